@@ -1,0 +1,51 @@
+//! Bit sets as plain bytes: bit `i` is bit `i % 8` (least significant first) of byte `i / 8`, as on the wire.
+
+/// Bytes that hold `bits` bits.
+#[must_use]
+pub const fn bytes_for(bits: usize) -> usize {
+    bits.div_ceil(8)
+}
+
+/// Bit `i`; false outside the set.
+#[must_use]
+pub fn get(set: &[u8], i: usize) -> bool {
+    set.get(i / 8).is_some_and(|byte| byte & (1 << (i % 8)) != 0)
+}
+
+/// Sets or clears bit `i`; nothing outside the set.
+pub fn put(set: &mut [u8], i: usize, value: bool) {
+    if let Some(byte) = set.get_mut(i / 8) {
+        let mask = 1 << (i % 8);
+        *byte = if value { *byte | mask } else { *byte & !mask };
+    }
+}
+
+/// Whether every bit from `bits` to the end of the last byte is zero.
+#[must_use]
+pub fn padding_is_zero(set: &[u8], bits: usize) -> bool {
+    bits % 8 == 0 || set.get(bits / 8).is_none_or(|last| last >> (bits % 8) == 0)
+}
+
+/// How many bits are set.
+#[must_use]
+pub fn count(set: &[u8]) -> usize {
+    set.iter().map(|byte| byte.count_ones() as usize).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn least_significant_bit_first() {
+        let mut set = [0_u8; 2];
+        put(&mut set, 0, true);
+        put(&mut set, 9, true);
+        put(&mut set, 99, true);
+        assert_eq!(set, [1, 2]);
+        assert!(get(&set, 9) && !get(&set, 8) && !get(&set, 99));
+        put(&mut set, 0, false);
+        assert_eq!((set, count(&set)), ([0, 2], 1));
+        assert!(padding_is_zero(&set, 10) && !padding_is_zero(&set, 9));
+    }
+}
