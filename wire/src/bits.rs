@@ -23,7 +23,7 @@ pub fn put(set: &mut [u8], i: usize, value: bool) {
 /// Whether every bit from `bits` to the end of the last byte is zero.
 #[must_use]
 pub fn padding_is_zero(set: &[u8], bits: usize) -> bool {
-    bits % 8 == 0 || set.get(bits / 8).is_none_or(|last| last >> (bits % 8) == 0)
+    bits.is_multiple_of(8) || set.get(bits / 8).is_none_or(|last| last >> (bits % 8) == 0)
 }
 
 /// How many bits are set.

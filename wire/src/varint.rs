@@ -10,7 +10,6 @@ pub fn write(out: &mut [u8], mut at: usize, mut value: u64) -> Option<usize> {
     loop {
         let byte = out.get_mut(at)?;
         at += 1;
-        #[expect(clippy::cast_possible_truncation, reason = "masked to seven bits")]
         let low = (value & 0x7f) as u8;
         value >>= 7;
         if value == 0 {

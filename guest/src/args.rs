@@ -1,0 +1,1 @@
+//! Command line, environment and kernel command line: one table for all three.

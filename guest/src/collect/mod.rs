@@ -1,0 +1,1 @@
+//! Collectors: one file a kernel source. They know nothing of the loop that calls them.

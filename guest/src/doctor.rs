@@ -1,0 +1,1 @@
+//! `informant-guest doctor`: what this image lacks, a line a finding.

@@ -1,0 +1,1 @@
+//! `informant-guest sample`: the collectors' values as JSON lines on standard output.
