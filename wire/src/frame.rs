@@ -125,13 +125,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Decoder<B> {
 
     /// The next frame of `input`, which moves behind what was taken. `None`: all of it was taken, feed more.
     /// After an error the stream is lost: every further call gives the same error or nothing.
-    pub fn next<'a>(&'a mut self, input: &mut &'a [u8]) -> Result<Option<Frame<'a>>, FrameError> {
+    pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Result<Option<Frame<'s>>, FrameError> {
         if self.spent {
             self.reset();
         }
         let limit = self.buffer.as_ref().len().saturating_sub(2);
         if self.held == 0 {
-            let bytes: &'a [u8] = input;
+            let bytes: &'i [u8] = input;
             match split(bytes, limit)? {
                 Split::Frame(frame, used) => {
                     *input = bytes.get(used..).unwrap_or_default();
