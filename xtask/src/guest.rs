@@ -1,0 +1,107 @@
+//! `cargo xtask guest`: the static agent, in a cargo call and a target directory of its own.
+//!
+//! Alone, because one call for the whole workspace would unify features and fatten it; with std built for size where its
+//! sources are to be had.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::project::{self, Arch};
+use crate::{elf, run, setup};
+
+/// What a VM image gives away for us, whichever std is used. `DESIGN` §8.
+pub const LIMIT: u64 = 512 * 1024;
+
+#[derive(Debug)]
+pub struct Built {
+    pub size: u64,
+    pub summary: String,
+}
+
+pub fn build(arch: Arch) -> Result<Built> {
+    setup::toolchain()?;
+    if !setup::has_target(arch) {
+        bail!("the Rust target {} is not installed: rustup target add {}", arch.musl(), arch.musl());
+    }
+    let sources = setup::has_sources();
+    let std_used = if sources { "std built for size" } else { "prebuilt std" };
+    let step = run::Step::new(format!("building informant-guest for {arch} with {std_used}"));
+
+    let target = project::target().join("guest-build");
+    let mut flags = vec!["-C relocation-model=static".to_owned()];
+    if arch == Arch::Aarch64 {
+        flags.push("-C linker=rust-lld".to_owned());
+    }
+    flags.extend(remapped_paths());
+    let mut cargo = run::cargo();
+    cargo.args([
+        "build",
+        "--package",
+        "informant-guest",
+        "--profile",
+        "guest",
+        "--target",
+        arch.musl(),
+        "--target-dir",
+    ]);
+    cargo.arg(&target).env("CARGO_ENCODED_RUSTFLAGS", encoded(&flags));
+    if sources {
+        cargo.env("RUSTC_BOOTSTRAP", "1");
+        cargo.args(["-Z", "build-std=std,panic_abort", "-Z", "build-std-features=optimize_for_size"]);
+    }
+    run::check(cargo.stdout(std::io::stderr()))?;
+
+    let place = project::guest_path(arch);
+    install(&target.join(arch.musl()).join("guest/informant-guest"), &place)?;
+    let built = describe(&place, std_used)?;
+    step.done(&built.summary);
+    if built.size > LIMIT {
+        bail!(
+            "informant-guest for {arch} is {} bytes, over the limit of {LIMIT}: see what grew with `cargo bloat`",
+            built.size
+        );
+    }
+    Ok(built)
+}
+
+/// Copies beside the place and renames: a running old file is not written to.
+pub fn install(built: &Path, place: &Path) -> Result<()> {
+    let dir = place.parent().context("an artifact has a directory")?;
+    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let partial = place.with_extension("partial");
+    fs::copy(built, &partial).with_context(|| format!("cannot copy {} to {}", built.display(), partial.display()))?;
+    fs::rename(&partial, place).with_context(|| format!("cannot move the new file to {}", place.display()))
+}
+
+fn describe(path: &Path, std_used: &str) -> Result<Built> {
+    let file = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let size = u64::try_from(file.len())?;
+    if !elf::is_static(&file)? {
+        bail!("{} is not static: it names a loader", project::shown(path));
+    }
+    let summary = format!("{}, {size} bytes ({} KiB), static, {std_used}", project::shown(path), size.div_ceil(1024));
+    Ok(Built { size, summary })
+}
+
+/// Panic messages name source files: without this they would carry the builder's directories into every image.
+fn remapped_paths() -> Vec<String> {
+    let mut from = vec![(project::root(), "informant")];
+    let home = std::env::var_os("HOME").map(std::path::PathBuf::from);
+    let or_home = |name: &str, dir: &str| {
+        std::env::var_os(name).map(Into::into).or_else(|| home.as_ref().map(|home| home.join(dir)))
+    };
+    from.extend(or_home("CARGO_HOME", ".cargo").map(|dir| (dir, "cargo")));
+    from.extend(or_home("RUSTUP_HOME", ".rustup").map(|dir| (dir, "rustup")));
+    from.into_iter().map(|(dir, to)| format!("--remap-path-prefix={}=/{to}", dir.display())).collect()
+}
+
+/// Cargo's own separator: unlike a blank it does not break paths with blanks.
+fn encoded(flags: &[String]) -> String {
+    let words = flags.iter().flat_map(|flag| match flag.strip_prefix("-C ") {
+        Some(option) => vec!["-C".to_owned(), option.to_owned()],
+        None => vec![flag.clone()],
+    });
+    words.collect::<Vec<_>>().join("\x1f")
+}

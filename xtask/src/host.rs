@@ -1,0 +1,34 @@
+//! `cargo xtask host`: the daemon and command line for this machine, or static for use inside a VM.
+
+use anyhow::{Result, bail};
+
+use crate::project::{self, Arch};
+use crate::{guest, run, setup};
+
+/// Leaves `target/release/informant-host`.
+pub fn build() -> Result<()> {
+    let step = run::Step::new("building informant-host");
+    let mut cargo = run::cargo();
+    cargo.args(["build", "--package", "informant-host", "--release", "--target-dir"]).arg(project::target());
+    run::check(cargo.stdout(std::io::stderr()))?;
+    step.done(&project::shown(&project::host_path()));
+    Ok(())
+}
+
+/// Leaves `target/host-static/informant-host`, which needs no library.
+pub fn build_static() -> Result<()> {
+    setup::toolchain()?;
+    let musl = Arch::X86_64.musl();
+    if !setup::has_target(Arch::X86_64) {
+        bail!("the Rust target {musl} is not installed: rustup target add {musl}");
+    }
+    let step = run::Step::new("building informant-host, static");
+    let mut cargo = run::cargo();
+    cargo.args(["build", "--package", "informant-host", "--release", "--target", musl, "--target-dir"]);
+    cargo.arg(project::target());
+    run::check(cargo.stdout(std::io::stderr()))?;
+    let place = project::host_static_path();
+    guest::install(&project::target().join(musl).join("release/informant-host"), &place)?;
+    step.done(&project::shown(&place));
+    Ok(())
+}

@@ -1,0 +1,15 @@
+//! How informant is built, booted, shown, tested and measured. One file a command; the list of commands is main.rs.
+//!
+//! Whole-system tests (xtask/tests) use [`vm`] for real VMs, [`child`] for processes, [`project`] for the programs.
+
+pub mod child;
+pub mod elf;
+pub mod guest;
+pub mod host;
+pub mod image;
+pub mod initramfs;
+pub mod lock;
+pub mod project;
+pub mod run;
+pub mod setup;
+pub mod vm;
