@@ -1,0 +1,8 @@
+//! The host side of informant: a daemon that listens to agents, and the commands that read what it knows.
+//!
+//! `session` and `model` are pure: bytes and times are arguments. `daemon` wires them to sockets and files, `publish`
+//! writes what the world sees, `cli` reads it. Nothing depends on `daemon`.
+
+pub mod cli;
+pub mod daemon;
+pub mod publish;

@@ -1,0 +1,3 @@
+//! What the daemon tells the world: status files, event logs, the JSON API. All of it is read from one snapshot.
+
+pub mod status;
