@@ -4,6 +4,7 @@
 
 pub mod child;
 pub mod elf;
+pub mod fake_vmm;
 pub mod guest;
 pub mod host;
 pub mod image;
