@@ -3,14 +3,19 @@
 //! Whole-system tests (xtask/tests) use [`vm`] for real VMs, [`child`] for processes, [`project`] for the programs.
 
 pub mod child;
+pub mod demo;
 pub mod elf;
 pub mod fake_vmm;
 pub mod guest;
 pub mod host;
 pub mod image;
 pub mod initramfs;
+pub mod load;
 pub mod lock;
 pub mod project;
 pub mod run;
 pub mod setup;
+pub mod system;
+pub mod test;
+pub mod tidy;
 pub mod vm;
