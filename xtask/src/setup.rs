@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use crate::{lock, project};
 
 pub use rust::{has_sources, has_target};
-pub use unpacked::{Kernel, busybox, kernel};
+pub use unpacked::{Kernel, busybox, kernel, node_exporter};
 pub use vhost::program as vhost_device_vsock;
 
 /// Longer than the longest honest setup on a slow line.

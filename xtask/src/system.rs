@@ -3,6 +3,7 @@
 //! Real programs, real sockets; only the VM is played. Everything that is waited for has a deadline, and all is gone
 //! when the [`System`] is dropped.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 use crate::child::{self, Child};
 use crate::fake_vmm::FakeVmm;
 use crate::project;
+use crate::vm::{self, Vm};
 
 /// How long a test waits for what must come; the slowest of them are a dead peer (15 s) and a redial (2 s) on a
 /// machine with other work.
@@ -91,16 +93,38 @@ impl System {
 
     /// A VM and its instance folder; `toml` is added to its `instance.toml`. No agent yet.
     pub fn add_vm(&self, name: &str, toml: &str) -> Result<TestVm> {
+        let dir = self.vm_dir(name)?;
+        let vmm = FakeVmm::start(&dir, name)?;
+        self.add_instance(name, &format!("uds = {:?}\n{toml}\n", vmm.uds()))?;
+        Ok(TestVm { name: name.to_owned(), agent: None, vmm, dir })
+    }
+
+    /// A folder for a VM's sockets, to be named in its instance's `uds`.
+    pub fn vm_dir(&self, name: &str) -> Result<PathBuf> {
         let dir = self.dir.path().join(format!("{name}.vm"));
         fs::create_dir(&dir)?;
-        let vmm = FakeVmm::start(&dir, name)?;
+        Ok(dir)
+    }
+
+    /// An instance folder with this `instance.toml`, whole at once, since the daemon watches.
+    pub fn add_instance(&self, name: &str, toml: &str) -> Result<()> {
         let instance = self.host_dir().join(name);
         fs::create_dir(&instance)?;
-        // Whole at once: the daemon watches.
-        let whole = format!("uds = {:?}\n{toml}\n", vmm.uds());
-        fs::write(instance.join("instance.toml.new"), whole)?;
-        fs::rename(instance.join("instance.toml.new"), instance.join("instance.toml"))?;
-        Ok(TestVm { name: name.to_owned(), agent: None, vmm, dir })
+        fs::write(instance.join("instance.toml.new"), toml)?;
+        Ok(fs::rename(instance.join("instance.toml.new"), instance.join("instance.toml"))?)
+    }
+
+    /// A daemon and a real VM whose agent reports to it. The daemon listens before the VM starts.
+    pub fn with_real_vm(change: impl FnOnce(vm::Builder) -> vm::Builder) -> Result<(Self, Vm)> {
+        let mut system = Self::new()?;
+        system.start_daemon()?;
+        let dir = system.vm_dir("vm")?;
+        let socket = dir.join("v.sock");
+        system.add_instance("vm", &format!("uds = {socket:?}\n"))?;
+        let port = dir.join("v.sock_5252");
+        wait_for("the daemon's socket", || port.exists().then_some(()))?;
+        let vm = change(Vm::builder().dir(&dir)).boot()?;
+        Ok((system, vm))
     }
 
     /// The instance's status file as it is now; `None` while there is none.
@@ -201,6 +225,26 @@ impl TestVm {
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+}
+
+/// A value of a status document: of the series with this name and all of these labels.
+pub fn value(status: &Value, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
+    let groups = status["metrics"].as_array()?;
+    groups.iter().find_map(|group| {
+        group["values"].as_array()?.iter().find_map(|value| {
+            let has = |(key, wanted): &(&str, &str)| {
+                [&value["labels"][*key], &group["labels"][*key]].iter().any(|label| *label == *wanted)
+            };
+            (value["name"] == name && labels.iter().all(has)).then(|| value["value"].as_f64())?
+        })
+    })
+}
+
+/// The names of all series of a status document.
+pub fn names(status: &Value) -> BTreeSet<String> {
+    let groups = status["metrics"].as_array().into_iter().flatten();
+    let values = groups.flat_map(|group| group["values"].as_array().into_iter().flatten());
+    values.filter_map(|value| Some(value["name"].as_str()?.to_owned())).collect()
 }
 
 /// Open descriptors of a process.

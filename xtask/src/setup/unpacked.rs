@@ -1,4 +1,5 @@
-//! Debian packages that are used without being installed: the stock cloud kernel and a static busybox.
+//! Debian packages that are used without being installed: the stock cloud kernel, a static busybox, and node_exporter, which
+//! is what our metrics are compared with.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use crate::{project, run};
 
 const KERNEL: &str = "linux-image-cloud-amd64";
 const BUSYBOX: &str = "busybox-static";
+const NODE_EXPORTER: &str = "prometheus-node-exporter";
 
 /// An unpacked kernel package.
 #[derive(Clone, Debug)]
@@ -33,12 +35,17 @@ pub(super) fn ensure(cache: &Path) -> Result<()> {
         })?;
         step.done("unpacked into the cache");
     }
-    let place = cache.join(BUSYBOX);
+    fetch(cache, BUSYBOX, find_busybox)?;
+    fetch(cache, NODE_EXPORTER, find_node_exporter)
+}
+
+fn fetch(cache: &Path, package: &str, find: fn(&Path) -> Result<PathBuf>) -> Result<()> {
+    let place = cache.join(package);
     if !place.is_dir() {
-        let step = run::Step::new("fetching busybox");
+        let step = run::Step::new(format!("fetching {package}"));
         fill(&place, |dir| {
-            apt::unpack(BUSYBOX, dir)?;
-            find_busybox(dir).map(drop)
+            apt::unpack(package, dir)?;
+            find(dir).map(drop)
         })?;
         step.done("unpacked into the cache");
     }
@@ -53,6 +60,11 @@ pub fn kernel() -> Result<Kernel> {
 /// The static busybox of the image; it runs here too.
 pub fn busybox() -> Result<PathBuf> {
     find_busybox(&project::cache()?.join(BUSYBOX)).context("busybox is not there: cargo xtask setup")
+}
+
+/// node_exporter, linked with this machine's C library.
+pub fn node_exporter() -> Result<PathBuf> {
+    find_node_exporter(&project::cache()?.join(NODE_EXPORTER)).context("node_exporter is not there: cargo xtask setup")
 }
 
 fn find_kernel(dir: &Path) -> Result<Kernel> {
@@ -76,4 +88,9 @@ fn find_kernel(dir: &Path) -> Result<Kernel> {
 fn find_busybox(dir: &Path) -> Result<PathBuf> {
     let found = ["bin/busybox", "usr/bin/busybox"].map(|path| dir.join(path)).into_iter().find(|path| path.is_file());
     found.with_context(|| format!("no busybox in {}", dir.display()))
+}
+
+fn find_node_exporter(dir: &Path) -> Result<PathBuf> {
+    let path = dir.join("usr/bin/prometheus-node-exporter");
+    if path.is_file() { Ok(path) } else { bail!("no node_exporter in {}", dir.display()) }
 }
