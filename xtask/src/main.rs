@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use lexopt::Parser;
+use lexopt::{Arg, Parser, ValueExt};
 use xtask::project::{self, Arch};
-use xtask::{guest, host, initramfs, setup};
+use xtask::test::{Counts, Options};
+use xtask::{demo, guest, host, initramfs, load, setup, test, tidy};
 
 struct Command {
     name: &'static str,
@@ -39,7 +40,43 @@ const COMMANDS: &[Command] = &[
         options: "  --with-host             with the static daemon in it\n",
         run: run_initramfs,
     },
+    Command {
+        name: "demo",
+        summary: "boot a VM and show live what it reports, until Ctrl-C",
+        options: "  --seconds N             end after N seconds\n",
+        run: |args| demo::run(seconds(args)?),
+    },
+    Command {
+        name: "load",
+        summary: "run the named busy load on this machine, until Ctrl-C",
+        options: "  --seconds N             end after N seconds\n",
+        run: |args| load::run(seconds(args)?),
+    },
+    Command {
+        name: "tidy",
+        summary: "check what no compiler checks: layout, dependencies, licences, protocol document",
+        options: "  --bless                 write down the hash of wire/src in wire/PROTOCOL.md\n",
+        run: |args| tidy::check(flag(args, "bless")?),
+    },
+    Command {
+        name: "test",
+        summary: "build and check everything, then run all tests",
+        options: TEST_OPTIONS,
+        run: |args| run_test(args, Counts::Ci),
+    },
+    Command {
+        name: "soak",
+        summary: "the same as test, with the large counts: hours",
+        options: TEST_OPTIONS,
+        run: |args| run_test(args, Counts::Soak),
+    },
 ];
+
+const TEST_OPTIONS: &str = "\
+  --build                 build what tests need, and run none: then plain `cargo test` works too
+  NAME...                 only these test programs, such as vm_smoke or informant_wire, and no checks
+  -- ARGS...              given to the test programs, such as the name of a test
+";
 
 fn main() -> ExitCode {
     match dispatch() {
@@ -94,11 +131,40 @@ fn no_arguments(mut args: Parser) -> Result<()> {
     }
 }
 
+fn seconds(mut args: Parser) -> Result<Option<u64>> {
+    let mut seconds = None;
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Long("seconds") => seconds = Some(args.value()?.parse()?),
+            _ => return Err(arg.unexpected().into()),
+        }
+    }
+    Ok(seconds)
+}
+
+fn run_test(mut args: Parser, counts: Counts) -> Result<()> {
+    let mut options = Options { counts, build_only: false, programs: Vec::new(), pass_on: Vec::new() };
+    // What follows `--` is not ours to read.
+    let mut words: Vec<String> = args.raw_args()?.map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(at) = words.iter().position(|word| word == "--") {
+        options.pass_on = words.split_off(at).into_iter().skip(1).collect();
+    }
+    let mut args = Parser::from_args(words);
+    while let Some(arg) = args.next()? {
+        match arg {
+            Arg::Long("build") => options.build_only = true,
+            Arg::Value(name) => options.programs.push(name.string()?),
+            _ => return Err(arg.unexpected().into()),
+        }
+    }
+    test::run(&options)
+}
+
 fn run_guest(mut args: Parser) -> Result<()> {
     let mut arch = Arch::X86_64;
     while let Some(arg) = args.next()? {
         match arg {
-            lexopt::Arg::Long("arch") => arch = Arch::parse(&args.value()?.to_string_lossy())?,
+            Arg::Long("arch") => arch = Arch::parse(&args.value()?.to_string_lossy())?,
             _ => return Err(arg.unexpected().into()),
         }
     }
@@ -110,7 +176,7 @@ fn flag(mut args: Parser, name: &str) -> Result<bool> {
     let mut given = false;
     while let Some(arg) = args.next()? {
         match arg {
-            lexopt::Arg::Long(long) if long == name => given = true,
+            Arg::Long(long) if long == name => given = true,
             _ => return Err(arg.unexpected().into()),
         }
     }

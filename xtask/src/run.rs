@@ -68,7 +68,7 @@ pub fn shown(command: &Command) -> String {
     words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" ")
 }
 
-/// Says what a long step does, and how long it took when it is dropped.
+/// Says what a long step does and, when it is done, how long it took.
 #[derive(Debug)]
 pub struct Step {
     since: Instant,
@@ -82,13 +82,17 @@ impl Step {
         Self { since: Instant::now(), what }
     }
 
+    pub fn elapsed(&self) -> std::time::Duration {
+        self.since.elapsed()
+    }
+
     pub fn done(self, result: &str) {
         eprintln!("{} {}: {result} ({:.1} s)", mark(), self.what, self.since.elapsed().as_secs_f64());
     }
 }
 
 fn mark() -> &'static str {
-    // stderr is line buffered by nobody: a flush keeps the order with what children print.
+    // What was printed before stays before it.
     let _ = std::io::stdout().flush();
     if std::io::stderr().is_terminal() { "\x1b[1m==\x1b[0m" } else { "==" }
 }

@@ -25,6 +25,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -62,6 +63,8 @@ pub struct Vm {
     cid: u32,
     accel: Accel,
     reboots: bool,
+    /// A reset is under way, see [`Vm::reset`].
+    resetting: AtomicBool,
     _temporary: Option<TempDir>,
 }
 
@@ -100,7 +103,11 @@ impl Vm {
     /// Waits until the console of the image takes commands.
     pub fn wait_boot(&self, timeout: Duration) -> Result<()> {
         let alive = || self.check_running();
-        self.console.wait_ready(timeout, &alive).with_context(|| self.last_words())
+        self.console.wait_ready(timeout, &alive).with_context(|| self.last_words())?;
+        if self.resetting.swap(false, Ordering::Relaxed) && !self.reboots {
+            self.qmp("set-action", json!({"reboot": "shutdown"}))?;
+        }
+        Ok(())
     }
 
     /// Runs a shell script in the guest and gives what it printed; an error when its exit code is not 0.
@@ -125,15 +132,13 @@ impl Vm {
 
     /// Presses the reset button; the VM boots again (see [`Vm::wait_boot`]). The vsock device goes on.
     pub fn reset(&self) -> Result<()> {
-        // Without this, `-no-reboot` would end QEMU here.
+        // Without this, `-no-reboot` would end QEMU here. It stays until the boot is over: the firmware, finding itself
+        // run already, resets twice more.
         self.qmp("set-action", json!({"reboot": "reset"}))?;
+        self.resetting.store(true, Ordering::Relaxed);
         self.console.forget_ready();
         self.qmp("system_reset", json!({}))?;
-        self.qmp.lock().unwrap_or_else(PoisonError::into_inner).wait_event("RESET", Duration::from_secs(10))?;
-        if !self.reboots {
-            self.qmp("set-action", json!({"reboot": "shutdown"}))?;
-        }
-        Ok(())
+        self.qmp.lock().unwrap_or_else(PoisonError::into_inner).wait_event("RESET", Duration::from_secs(10)).map(drop)
     }
 
     /// Stops the virtual CPUs; the guest's clock of boot time goes on or not as QEMU has it.
@@ -183,6 +188,10 @@ impl Vm {
     /// Waits for QEMU to end by itself (the guest powered off, or rebooted without `reboots`).
     pub fn wait_end(&self, timeout: Duration) -> Result<()> {
         self.qemu.lock().unwrap_or_else(PoisonError::into_inner).wait(timeout).map(drop)
+    }
+
+    pub fn is_running(&self) -> Result<bool> {
+        Ok(self.qemu.lock().unwrap_or_else(PoisonError::into_inner).ended()?.is_none())
     }
 
     fn check_running(&self) -> Result<()> {

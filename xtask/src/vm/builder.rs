@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -172,6 +173,7 @@ impl Builder {
             cid: self.cid,
             accel,
             reboots: self.reboots,
+            resetting: AtomicBool::new(false),
             _temporary: temporary,
         })
     }

@@ -120,7 +120,9 @@ impl Console {
 
     pub(super) fn tail(&self, lines: usize) -> String {
         let state = self.received.lock();
-        super::tail(&String::from_utf8_lossy(&state.tail), lines)
+        let text = String::from_utf8_lossy(&state.tail).into_owned();
+        drop(state);
+        super::tail(&without_answers(&text), lines)
     }
 }
 
@@ -169,6 +171,9 @@ impl Received {
                 return Ok(found);
             }
             if state.closed {
+                drop(state);
+                // The end of QEMU, which says more, is seen a moment after its socket's.
+                thread::sleep(Duration::from_millis(300));
                 alive()?;
                 bail!("the serial line was closed while waiting for {what}");
             }
@@ -182,6 +187,26 @@ impl Received {
             alive()?;
         }
     }
+}
+
+/// What the kernel and init said, without the coded output of commands.
+fn without_answers(text: &str) -> String {
+    let mut inside = false;
+    let mut kept = Vec::new();
+    for line in text.lines().map(str::trim_end) {
+        if line.starts_with("@begin ") {
+            inside = true;
+        } else if line.starts_with("@end ") {
+            if !inside {
+                // The text began within this answer.
+                kept.clear();
+            }
+            inside = false;
+        } else if !inside && !line.is_empty() {
+            kept.push(line);
+        }
+    }
+    kept.join("\n")
 }
 
 fn has_line(bytes: &[u8], wanted: &[u8]) -> bool {
@@ -279,6 +304,12 @@ mod tests {
             text.insert_str(at, "[   12.345] Out of memory\r\n");
             assert!(parse_answer(text.as_bytes(), 1).is_err(), "at {at}");
         }
+    }
+
+    #[test]
+    fn people_see_the_console_without_coded_answers() {
+        let text = format!("AbCd==\r\n@end 1\r\n[1.0] one\r\n{}[2.0] two\r\n", answer(2, 0, b"x"));
+        assert_eq!(without_answers(&text), "[1.0] one\n[2.0] two");
     }
 
     #[test]
