@@ -15,6 +15,7 @@ pub mod lock;
 pub mod project;
 pub mod run;
 pub mod setup;
+pub mod simulate;
 pub mod system;
 pub mod test;
 pub mod tidy;

@@ -35,7 +35,7 @@ pub(super) enum Redial {
 }
 
 /// What the socket's end or a frame brought.
-pub(super) enum Read1 {
+pub(super) enum Ready {
     /// Go on.
     Open,
     /// The session is over.
@@ -85,7 +85,7 @@ impl Agent {
             boot_id: BootId(random.id128()),
             nonce: Nonce(random.id128()),
             stream: StreamId(random.next()),
-            busy: index % 4 == 0,
+            busy: index.is_multiple_of(4),
             base_values: vec![0; values.len()],
             base_present: vec![0; present.len()],
             values,
@@ -167,47 +167,48 @@ impl Agent {
     }
 
     /// The socket has something to read, or room for what is unsent.
-    pub(super) fn ready(&mut self, layout: &Layout, tally: &mut Tally, now_us: u64) -> Result<Read1> {
+    pub(super) fn ready(&mut self, layout: &Layout, tally: &mut Tally, now_us: u64) -> Result<Ready> {
         let mut buffer = [0; 4096];
         loop {
-            let Some(session) = &mut self.session else { return Ok(Read1::Open) };
+            let Some(session) = &mut self.session else { return Ok(Ready::Open) };
             if session.flush().is_err() {
-                return Ok(Read1::Over(Redial::BackOff));
+                return Ok(Ready::Over(Redial::BackOff));
             }
             let read = match session.stream.read(&mut buffer) {
-                Ok(0) => return Ok(Read1::Over(Redial::BackOff)),
+                Ok(0) => return Ok(Ready::Over(Redial::BackOff)),
                 Ok(read) => read,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Read1::Open),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Ready::Open),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return Ok(Read1::Over(Redial::BackOff)),
+                Err(_) => return Ok(Ready::Over(Redial::BackOff)),
             };
             session.heard_us = now_us;
-            if let Read1::Over(redial) = self.take(&buffer[..read], layout, tally, now_us)? {
-                return Ok(Read1::Over(redial));
+            if let Ready::Over(redial) = self.take(&buffer[..read], layout, tally, now_us)? {
+                return Ok(Ready::Over(redial));
             }
             if read < buffer.len() {
-                return Ok(Read1::Open);
+                return Ok(Ready::Open);
             }
         }
     }
 
-    fn take(&mut self, mut bytes: &[u8], layout: &Layout, tally: &mut Tally, now_us: u64) -> Result<Read1> {
+    fn take(&mut self, mut bytes: &[u8], layout: &Layout, tally: &mut Tally, now_us: u64) -> Result<Ready> {
         loop {
-            let Some(session) = &mut self.session else { return Ok(Read1::Open) };
-            let Ok(taken) = session.decoder.next(&mut bytes) else { return Ok(Read1::Over(Redial::BackOff)) };
-            let Some(frame) = taken else { return Ok(Read1::Open) };
+            let Some(session) = &mut self.session else { return Ok(Ready::Open) };
+            let Ok(taken) = session.decoder.next(&mut bytes) else { return Ok(Ready::Over(Redial::BackOff)) };
+            let Some(frame) = taken else { return Ok(Ready::Open) };
             match HostToGuest::decode(frame) {
                 Ok(HostToGuest::Welcome(welcome)) => {
                     session.welcomed = Some((welcome.session, welcome.challenge));
                     tally.welcomed();
-                    self.begin(layout, welcome.last_event, now_us)?;
+                    let last_event = welcome.last_event;
+                    self.begin(layout, last_event, now_us)?;
                 }
                 Ok(HostToGuest::Refused(refused)) => {
                     tally.counts.refused += 1;
                     if tally.counts.refused <= 5 {
                         eprintln!("== {} refused: {} ({})", self.name, refused.text, refused.code.0);
                     }
-                    return Ok(Read1::Over(if refused.permanent { Redial::Refused } else { Redial::BackOff }));
+                    return Ok(Ready::Over(if refused.permanent { Redial::Refused } else { Redial::BackOff }));
                 }
                 Ok(HostToGuest::Ack(ack)) => {
                     self.started_stored |= ack.event > 0;
@@ -218,13 +219,13 @@ impl Agent {
                 }
                 Ok(HostToGuest::Bye(bye)) => {
                     let moved = bye.reason == ByeReason::MOVED;
-                    return Ok(Read1::Over(if moved { Redial::AtOnce } else { Redial::BackOff }));
+                    return Ok(Ready::Over(if moved { Redial::AtOnce } else { Redial::BackOff }));
                 }
                 Ok(HostToGuest::Renonce) => {
                     self.nonce = Nonce(self.random.id128());
                     self.stream = StreamId(self.random.next());
                     self.started_stored = false;
-                    return Ok(Read1::Over(Redial::AtOnce));
+                    return Ok(Ready::Over(Redial::AtOnce));
                 }
                 Ok(HostToGuest::Prove(_) | HostToGuest::Unknown(_)) | Err(_) => {}
             }
@@ -239,7 +240,7 @@ impl Agent {
         if !self.started_stored {
             let mut body = [0; 64];
             let started = AgentStarted { pid: 1, continued: false, version: "simulated" };
-            let length = informant_wire::frame::encode(&mut body, 0, &started)?;
+            let length = frame::encode(&mut body, 0, &started)?;
             // The helper writes a whole frame; an event's body is what stands behind its head.
             let body = &body[3..length];
             let event = Event { sequence: 1, boot_time_us: now_us, kind: EventKind::AGENT_STARTED, body };
@@ -247,16 +248,12 @@ impl Agent {
             session.unsent.extend_from_slice(&out[..end]);
         }
         let mut writer = SchemaWriter::new(1);
-        let mut subjects = layout.subjects().peekable();
-        let mut taken = 0;
-        while subjects.peek().is_some() {
-            let (end, count) = writer.part(&mut out, layout.subjects().skip(taken))?;
+        let subjects: Vec<_> = layout.subjects().collect();
+        let mut rest = subjects.as_slice();
+        while !rest.is_empty() {
+            let (end, taken) = writer.part(&mut out, rest.iter().cloned())?;
             session.unsent.extend_from_slice(&out[..end]);
-            taken += count;
-            subjects = layout.subjects().peekable();
-            if taken > 0 {
-                subjects.nth(taken - 1);
-            }
+            rest = &rest[taken..];
         }
         let end = writer.end(&mut out)?;
         session.unsent.extend_from_slice(&out[..end]);
@@ -266,35 +263,38 @@ impl Agent {
     }
 
     /// The sample of this second, on a session or not; `out` is scratch for the largest sample.
-    pub(super) fn tick(&mut self, layout: &Layout, tally: &mut Tally, now_us: u64, out: &mut [u8]) -> Result<Read1> {
+    pub(super) fn tick(&mut self, layout: &Layout, tally: &mut Tally, now_us: u64, out: &mut [u8]) -> Result<Ready> {
         layout.step(&mut self.values, self.busy, &mut self.random);
         self.sequence += 1;
-        let Some(session) = &mut self.session else { return Ok(Read1::Open) };
+        let Some(session) = &mut self.session else { return Ok(Ready::Open) };
         let greeting = session.welcomed.is_none();
         if (greeting && now_us > session.opened_us + HANDSHAKE_DEADLINE_S * SECOND_US)
             || now_us > session.heard_us + DEAD_AFTER_S * SECOND_US
         {
-            return Ok(Read1::Over(Redial::BackOff));
+            return Ok(Ready::Over(Redial::BackOff));
         }
         if greeting {
-            return Ok(Read1::Open);
+            return Ok(Ready::Open);
         }
-        if now_us >= session.heartbeat_us + HEARTBEAT_EVERY_S * SECOND_US {
-            session.heartbeat_us = now_us;
-            let heartbeat =
-                Heartbeat { boot_time_us: now_us, wall_time_us: unix_ms() * 1000, loop_lag_us: 80, sample_cost_us: 300 };
-            let end = heartbeat.encode(out)?;
-            session.unsent.extend_from_slice(&out[..end]);
-        }
-        // Heartbeat and schema leave with the sample in one write; what was left of an earlier write does not count.
         if session.flush().is_err() {
-            return Ok(Read1::Over(Redial::BackOff));
+            return Ok(Ready::Over(Redial::BackOff));
         }
         if !session.unsent.is_empty() {
             tally.counts.unsent += 1;
-            return Ok(Read1::Open);
+            return Ok(Ready::Open);
         }
-        let key = session.samples % KEY_FRAME_EVERY == 0;
+        if now_us >= session.heartbeat_us + HEARTBEAT_EVERY_S * SECOND_US {
+            session.heartbeat_us = now_us;
+            let heartbeat = Heartbeat {
+                boot_time_us: now_us,
+                wall_time_us: unix_ms() * 1000,
+                loop_lag_us: 80,
+                sample_cost_us: 300,
+            };
+            let end = heartbeat.encode(out)?;
+            session.unsent.extend_from_slice(&out[..end]);
+        }
+        let key = session.samples.is_multiple_of(KEY_FRAME_EVERY);
         let head = SampleHead { generation: 1, sequence: self.sequence, boot_time_us: now_us };
         let row = Row { values: &self.values, present: &self.present };
         let mut base = Base { values: &mut self.base_values, present: &mut self.base_present };
@@ -303,7 +303,7 @@ impl Agent {
         session.unsent.extend_from_slice(&out[..end]);
         tally.counts.samples += 1;
         tally.counts.sample_bytes += u64::try_from(end)?;
-        Ok(if session.flush().is_err() { Read1::Over(Redial::BackOff) } else { Read1::Open })
+        Ok(if session.flush().is_err() { Ready::Over(Redial::BackOff) } else { Ready::Open })
     }
 }
 

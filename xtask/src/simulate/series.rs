@@ -86,7 +86,8 @@ impl Layout {
             thing(SubjectKind::FILESYSTEM, "/", &[("device", "/dev/vda1"), ("fstype", "ext4")]),
             thing(SubjectKind::FILESYSTEM, "/boot", &[("device", "/dev/vda15"), ("fstype", "vfat")]),
         ];
-        things.extend((0..cgroups).map(|n| thing(SubjectKind::CGROUP, &format!("/system.slice/unit-{n}.service"), &[])));
+        things
+            .extend((0..cgroups).map(|n| thing(SubjectKind::CGROUP, &format!("/system.slice/unit-{n}.service"), &[])));
         let series = things.iter().flat_map(|thing| thing.kind.rows()).map(series).collect();
         Self { things, series }
     }
@@ -99,10 +100,9 @@ impl Layout {
     pub(super) fn subjects(&self) -> impl Iterator<Item = Subject<'_>> {
         self.things.iter().map(|thing| {
             let rows = thing.kind.rows();
-            let range = rows.first().map(|row| MetricRange {
-                first: row.id,
-                count: u16::try_from(rows.len()).unwrap_or(u16::MAX),
-            });
+            let range = rows
+                .first()
+                .map(|row| MetricRange { first: row.id, count: u16::try_from(rows.len()).unwrap_or(u16::MAX) });
             Subject {
                 kind: thing.kind,
                 name: thing.name.as_bytes(),
