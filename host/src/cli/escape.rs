@@ -10,7 +10,7 @@ const CUT_WIDTH: usize = 1;
 
 /// Columns that `text` takes on a terminal. Only meaningful for text that went through [`escape`].
 #[must_use]
-pub fn width(text: &str) -> usize {
+pub(super) fn width(text: &str) -> usize {
     text.chars().map(|character| character.width().unwrap_or(0)).sum()
 }
 
@@ -21,7 +21,7 @@ pub fn width(text: &str) -> usize {
 /// overrides, and combining marks, of which a guest could stack thousands on one column). A backslash is doubled, so
 /// that `\n` in the output is always an escape. Spaces at either end are escaped, since nobody would see them.
 #[must_use]
-pub fn escape(text: &str, max_columns: usize) -> String {
+pub(super) fn escape(text: &str, max_columns: usize) -> String {
     let mut out = String::with_capacity(text.len().min(max_columns * 4));
     let mut columns = 0;
     // Where to cut if the text turns out too long: the last place that leaves room for the mark.
@@ -54,8 +54,9 @@ pub fn escape(text: &str, max_columns: usize) -> String {
     out
 }
 
-/// The standard library's table of printable characters, without its care for quotes.
-fn shows_as_itself(character: char) -> bool {
+/// Whether a terminal shows a character as itself, in a column or two of its own: the standard library's table of
+/// printable characters without its care for quotes. A backslash does not count: it begins escapes.
+pub(super) fn shows_as_itself(character: char) -> bool {
     matches!(character, '"' | '\'') || (character.escape_debug().len() == 1 && character.width().is_some_and(|w| w > 0))
 }
 

@@ -7,7 +7,7 @@ use jiff::tz::TimeZone;
 
 /// `1.9 GiB`; three significant digits at most, so that a column stays narrow.
 #[must_use]
-pub fn bytes(value: f64) -> String {
+pub(super) fn bytes(value: f64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = value;
     let mut unit = 0;
@@ -22,7 +22,7 @@ pub fn bytes(value: f64) -> String {
 
 /// A number of things: whole ones as they are with thousands apart, others with as many digits as matter.
 #[must_use]
-pub fn count(value: f64) -> String {
+pub(super) fn count(value: f64) -> String {
     if value.fract() != 0.0 {
         return if value.abs() >= 100.0 { format!("{value:.1}") } else { format!("{value:.2}") };
     }
@@ -46,13 +46,13 @@ pub fn count(value: f64) -> String {
 
 /// A ratio from 0 to 1 as `12.3 %`.
 #[must_use]
-pub fn ratio(value: f64) -> String {
+pub(super) fn ratio(value: f64) -> String {
     percent(value * 100.0)
 }
 
 /// `12.3 %`.
 #[must_use]
-pub fn percent(value: f64) -> String {
+pub(super) fn percent(value: f64) -> String {
     // A tiny negative rounds to "-0.0".
     let value = if value.abs() < 0.05 { 0.0 } else { value };
     format!("{value:.1} %")
@@ -60,7 +60,7 @@ pub fn percent(value: f64) -> String {
 
 /// A length of time given in seconds: `812 us`, `1.52 s`, `2h 05m`.
 #[must_use]
-pub fn seconds(value: f64) -> String {
+pub(super) fn seconds(value: f64) -> String {
     let size = value.abs();
     if size == 0.0 {
         "0 s".to_owned()
@@ -80,7 +80,7 @@ pub fn seconds(value: f64) -> String {
 
 /// How long ago, at most two units: `0.4s`, `42s`, `2m 05s`, `3h 12m`, `4d 02h`.
 #[must_use]
-pub fn age(milliseconds: u64) -> String {
+pub(super) fn age(milliseconds: u64) -> String {
     let seconds = milliseconds / 1000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     if seconds < 10 {
@@ -98,7 +98,7 @@ pub fn age(milliseconds: u64) -> String {
 
 /// The clock time of `at_ms` (since the epoch): `12:03:04`, and with its date when that is not today's.
 #[must_use]
-pub fn clock(at_ms: u64, now_ms: u64, zone: &TimeZone) -> String {
+pub(super) fn clock(at_ms: u64, now_ms: u64, zone: &TimeZone) -> String {
     let (Some(at), Some(now)) = (local(at_ms, zone), local(now_ms, zone)) else {
         return format!("{at_ms} ms after 1970");
     };
@@ -116,9 +116,8 @@ mod tests {
 
     #[test]
     fn bytes_change_unit_where_they_round_up() {
-        let shown: Vec<_> = [0.0, 1023.0, 1024.0, 1_048_063.0, 1_048_064.0, 2_040_109_465.6, 1.5e11, 1.8e19, -2048.0]
-            .map(bytes)
-            .into();
+        let shown: Vec<_> =
+            [0.0, 1023.0, 1024.0, 1_048_063.0, 1_048_064.0, 2_040_109_465.6, 1.5e11, 1.8e19, -2048.0].map(bytes).into();
         assert_eq!(
             shown,
             ["0 B", "1023 B", "1.0 KiB", "1023 KiB", "1.0 MiB", "1.9 GiB", "140 GiB", "15.6 EiB", "-2.0 KiB"]
@@ -146,9 +145,8 @@ mod tests {
 
     #[test]
     fn ages() {
-        let shown: Vec<_> = [0, 499, 9_999, 10_000, 59_999, 60_000, 125_000, 3_599_999, 3_600_000, 90_000_000]
-            .map(age)
-            .into();
+        let shown: Vec<_> =
+            [0, 499, 9_999, 10_000, 59_999, 60_000, 125_000, 3_599_999, 3_600_000, 90_000_000].map(age).into();
         assert_eq!(shown, ["0.0s", "0.4s", "9.9s", "10s", "59s", "1m 00s", "2m 05s", "59m 59s", "1h 00m", "1d 01h"]);
     }
 

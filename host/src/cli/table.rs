@@ -9,7 +9,7 @@ const GAP: usize = 2;
 
 /// How a cell stands out, where colours are allowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Style {
+pub(super) enum Style {
     /// As the terminal writes.
     #[default]
     Plain,
@@ -39,7 +39,7 @@ impl Style {
 
     /// `text` in this style, or as it is without colours.
     #[must_use]
-    pub fn paint(self, text: &str, colours: bool) -> String {
+    pub(super) fn paint(self, text: &str, colours: bool) -> String {
         match self.code() {
             Some(code) if colours && !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
             _ => text.to_owned(),
@@ -49,7 +49,7 @@ impl Style {
 
 /// One cell: harmless text and its style.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cell {
+pub(super) struct Cell {
     text: String,
     style: Style,
 }
@@ -57,19 +57,19 @@ pub struct Cell {
 impl Cell {
     /// A cell of text that this program made.
     #[must_use]
-    pub fn new(text: impl Into<String>) -> Self {
+    pub(super) fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), style: Style::Plain }
     }
 
     /// A cell of text from outside: escaped, and cut to `max_columns`.
     #[must_use]
-    pub fn foreign(text: &str, max_columns: usize) -> Self {
+    pub(super) fn foreign(text: &str, max_columns: usize) -> Self {
         Self::new(escape(text, max_columns))
     }
 
     /// The same cell in another style.
     #[must_use]
-    pub const fn style(mut self, style: Style) -> Self {
+    pub(super) const fn style(mut self, style: Style) -> Self {
         self.style = style;
         self
     }
@@ -77,7 +77,7 @@ impl Cell {
 
 /// At which side a column's cells line up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Align {
+pub(super) enum Align {
     /// Text.
     Left,
     /// Numbers.
@@ -86,7 +86,7 @@ pub enum Align {
 
 /// A heading and rows of as many cells.
 #[derive(Clone, Debug)]
-pub struct Table<const N: usize> {
+pub(super) struct Table<const N: usize> {
     heading: [(&'static str, Align); N],
     rows: Vec<[Cell; N]>,
 }
@@ -94,18 +94,18 @@ pub struct Table<const N: usize> {
 impl<const N: usize> Table<N> {
     /// An empty table. Headings are ASCII; empty ones everywhere: no heading line.
     #[must_use]
-    pub const fn new(heading: [(&'static str, Align); N]) -> Self {
+    pub(super) const fn new(heading: [(&'static str, Align); N]) -> Self {
         Self { heading, rows: Vec::new() }
     }
 
     /// Adds a row at the end.
-    pub fn row(&mut self, cells: [Cell; N]) {
+    pub(super) fn row(&mut self, cells: [Cell; N]) {
         self.rows.push(cells);
     }
 
     /// The lines, each without its newline and without blanks at its end, at most `max_columns` wide.
     #[must_use]
-    pub fn lines(&self, colours: bool, max_columns: Option<usize>) -> Vec<String> {
+    pub(super) fn lines(&self, colours: bool, max_columns: Option<usize>) -> Vec<String> {
         let widths = self.widths();
         let mut lines = Vec::with_capacity(self.rows.len() + 1);
         if self.heading.iter().any(|(title, _)| !title.is_empty()) {

@@ -1,0 +1,243 @@
+//! The way to the daemon: HTTP/1.1 over DIR/informant.sock. Every wait has a deadline and every answer a limit, so
+//! that a daemon that hangs costs a person seconds and no memory. Knows paths and bytes, not what they mean.
+
+use crate::publish::status::ApiError;
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout, timeout_at};
+
+/// The daemon's socket within its directory.
+pub(super) const SOCKET: &str = "informant.sock";
+
+/// For the connection and the head of the answer: the daemon answers from memory.
+const HEAD_DEADLINE: Duration = Duration::from_secs(5);
+/// For a whole answer: the list of 10,000 instances takes a fraction of it.
+const BODY_DEADLINE: Duration = Duration::from_secs(20);
+/// Bytes of an answer: 10,000 summaries take about 10 MB, one status with 6,000 series about 2 MB.
+const MAX_BODY: usize = 256 << 20;
+/// Bytes of an error's answer that are read.
+const MAX_ERROR_BODY: usize = 4096;
+/// Columns of its text that are shown.
+const MAX_ERROR_COLUMNS: usize = 300;
+/// Bytes of a line of a stream: a status of 6,000 series fits.
+const MAX_LINE: usize = 16 << 20;
+
+/// Why the daemon could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClientError {
+    /// No socket, or nobody behind it: no daemon runs on this directory.
+    #[error("no daemon answers at {}", path.display())]
+    Down {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// There is a daemon, but not for this user.
+    #[error("no permission for {} (it is for root and its group: try sudo)", path.display())]
+    Forbidden {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// A daemon accepts and does not answer.
+    #[error("the daemon at {} does not answer within {} s", path.display(), after.as_secs())]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// How long it was given.
+        after: Duration,
+    },
+    /// The connection failed.
+    #[error("cannot talk to the daemon at {}: {cause}", path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// What failed.
+        cause: String,
+    },
+    /// The daemon answered with an error.
+    #[error("the daemon at {} answers {status}: {text}", path.display())]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// The answer's status.
+        status: StatusCode,
+        /// What it said, escaped for a terminal.
+        text: String,
+    },
+}
+
+/// `name` as a part of a path or a query.
+#[must_use]
+pub(super) fn encode(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        if byte.is_ascii_alphanumeric() || b"._-~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// Asks the daemon of one directory. Each question is a connection of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Client {
+    path: PathBuf,
+}
+
+impl Client {
+    /// For the daemon that serves `dir`.
+    #[must_use]
+    pub(super) fn new(dir: &Path) -> Self {
+        Self { path: dir.join(SOCKET) }
+    }
+
+    /// The whole answer to `GET target`; `None` where there is no such thing.
+    pub(super) async fn get(&self, target: &str) -> Result<Option<Bytes>, ClientError> {
+        let deadline = Instant::now() + BODY_DEADLINE;
+        let (response, _connection) = self.ask(target).await?;
+        let status = response.status();
+        let limit = if status.is_success() { MAX_BODY } else { MAX_ERROR_BODY };
+        let body = timeout_at(deadline, Limited::new(response.into_body(), limit).collect())
+            .await
+            .map_err(|_| ClientError::Silent { path: self.path.clone(), after: BODY_DEADLINE })?;
+        let body = match body {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() && !status.is_success() => Bytes::new(),
+            Err(error) => return Err(self.broken(&*error)),
+        };
+        match status {
+            StatusCode::NOT_FOUND => Ok(None),
+            _ if status.is_success() => Ok(Some(body)),
+            _ => Err(self.refused(status, &body)),
+        }
+    }
+
+    /// The lines of the endless answer to `GET target`; `None` where there is no such thing.
+    pub(super) async fn lines(&self, target: &str) -> Result<Option<Lines>, ClientError> {
+        let (response, connection) = self.ask(target).await?;
+        match response.status() {
+            StatusCode::NOT_FOUND => Ok(None),
+            status if status.is_success() => Ok(Some(Lines {
+                client: self.clone(),
+                body: response.into_body(),
+                buffer: Vec::new(),
+                searched: 0,
+                _connection: connection,
+            })),
+            status => Err(self.refused(status, b"")),
+        }
+    }
+
+    /// That the daemon ended a stream.
+    #[must_use]
+    pub(super) fn ended(&self) -> ClientError {
+        ClientError::Down { path: self.path.clone() }
+    }
+
+    async fn ask(&self, target: &str) -> Result<(Response<Incoming>, Connection), ClientError> {
+        timeout(HEAD_DEADLINE, self.ask_unbounded(target))
+            .await
+            .map_err(|_| ClientError::Silent { path: self.path.clone(), after: HEAD_DEADLINE })?
+    }
+
+    async fn ask_unbounded(&self, target: &str) -> Result<(Response<Incoming>, Connection), ClientError> {
+        let stream = UnixStream::connect(&self.path).await.map_err(|error| self.unreachable(&error))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
+        // A failure of the connection reaches us through the answer.
+        let connection = Connection(tokio::spawn(async move { drop(connection.await) }).abort_handle());
+        let request = Request::get(target)
+            .header(hyper::header::HOST, "informant")
+            .body(Empty::<Bytes>::new())
+            .map_err(|error| self.broken(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
+        Ok((response, connection))
+    }
+
+    fn unreachable(&self, error: &io::Error) -> ClientError {
+        let path = self.path.clone();
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ClientError::Down { path },
+            io::ErrorKind::PermissionDenied => ClientError::Forbidden { path },
+            _ => self.broken(error),
+        }
+    }
+
+    fn broken(&self, error: &dyn std::error::Error) -> ClientError {
+        // hyper tells the cause only in the source.
+        let cause = match error.source() {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        };
+        ClientError::Broken { path: self.path.clone(), cause }
+    }
+
+    fn refused(&self, status: StatusCode, body: &[u8]) -> ClientError {
+        let text = match serde_json::from_slice::<ApiError>(body) {
+            Ok(answer) => answer.error,
+            Err(_) => String::from_utf8_lossy(body).trim().to_owned(),
+        };
+        let text = super::escape::escape(&text, MAX_ERROR_COLUMNS);
+        ClientError::Refused { path: self.path.clone(), status, text }
+    }
+}
+
+/// The task that moves a connection's bytes; it ends with the answer's reader.
+#[derive(Debug)]
+struct Connection(AbortHandle);
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// An endless answer, line by line.
+#[derive(Debug)]
+pub(super) struct Lines {
+    client: Client,
+    body: Incoming,
+    buffer: Vec<u8>,
+    /// How much of `buffer` is known to hold no newline.
+    searched: usize,
+    _connection: Connection,
+}
+
+impl Lines {
+    /// The next line without its newline; `None` when the daemon ended the answer. Cancel-safe. Without a deadline:
+    /// where nothing changes nothing comes, so whoever waits long asks by [`Client::get`] whether the daemon lives.
+    pub(super) async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
+        loop {
+            let new = self.buffer.get(self.searched..).unwrap_or_default();
+            if let Some(at) = new.iter().position(|&byte| byte == b'\n') {
+                let rest = self.buffer.split_off(self.searched + at + 1);
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                self.searched = 0;
+                return Ok(Some(line));
+            }
+            self.searched = self.buffer.len();
+            if self.buffer.len() > MAX_LINE {
+                return Err(self.client.broken(&io::Error::other("a line without end")));
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Err(error)) => return Err(self.client.broken(&error)),
+                Some(Ok(frame)) => {
+                    if let Ok(data) = frame.into_data() {
+                        self.buffer.extend_from_slice(&data);
+                    }
+                }
+            }
+        }
+    }
+}
