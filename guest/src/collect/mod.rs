@@ -1,1 +1,224 @@
 //! Collectors: one file a kernel source. They know nothing of the loop that calls them.
+//!
+//! The loop calls [`Sensors::sample`] at each tick. When [`Sensors::wants_schema`] says so, and the last schema is old
+//! enough, it calls [`Sensors::reschema`] (the only place that allocates), sends [`Sensors::subjects`] under the new
+//! [`Sensors::generation`], and from then on [`Sensors::row`] has the order of that schema. Values are carried over to
+//! the new row; newcomers have theirs with the next `sample`. Before the first `reschema` the row is empty:
+//! `sample`, `reschema`, `sample`, then send. Events found meanwhile are handed out by [`Sensors::take_event`].
+
+pub mod clock;
+pub mod cpulist;
+pub mod cpus;
+pub mod event;
+pub mod loadavg;
+pub mod meminfo;
+pub mod memory_blocks;
+pub mod pressure;
+pub mod roster;
+pub mod row;
+pub mod stat;
+pub mod vmstat;
+
+use crate::kfile::Files;
+use event::Events;
+use informant_wire::event::EventKind;
+use informant_wire::metric::{SubjectKind, id};
+use informant_wire::sample;
+use informant_wire::schema::Subject;
+use nix::time::{ClockId, clock_gettime};
+use row::{Place, Row};
+use std::path::PathBuf;
+
+/// Every so many samples: files that were missing or replaced are looked for, and what changes slowly is read.
+const SLOW_EVERY: u32 = 5;
+
+/// What is collected.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The directory under which `/proc` and `/sys` are looked for; `/` for this machine.
+    pub root: PathBuf,
+    /// The watched cgroup, relative to where cgroup2 is mounted; its series come first.
+    pub cgroup: Option<PathBuf>,
+    /// Everything is read at every sample. For people and tests that look at single samples; an agent spreads it.
+    pub all_fresh: bool,
+}
+
+/// What the agent knows of itself, published as `informant_agent_*`. What is `None` is absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnFigures {
+    /// CPU time so far, user and system, microseconds.
+    pub cpu_us: Option<u64>,
+    /// Resident memory, bytes.
+    pub resident_bytes: Option<u64>,
+    /// Bytes written to host sessions so far.
+    pub sent_bytes: Option<u64>,
+    /// The sample interval in force, milliseconds.
+    pub interval_ms: Option<u64>,
+    /// CPU time of the previous sample, microseconds.
+    pub sample_cost_us: Option<u64>,
+    /// The latest that the loop woke up since the previous sample, microseconds.
+    pub loop_lag_us: Option<u64>,
+    /// Samples taken more than half an interval late, so far.
+    pub samples_late: Option<u64>,
+    /// Samples replaced by a newer one before they were sent, so far.
+    pub samples_unsent: Option<u64>,
+    /// Events lost because the outbox was full, so far.
+    pub events_dropped: Option<u64>,
+    /// Sessions begun with a host, so far.
+    pub connects: Option<u64>,
+    /// Frames from hosts that were skipped, so far.
+    pub unknown_frames: Option<u64>,
+    /// Log lines over the rate limit, so far.
+    pub log_suppressed: Option<u64>,
+}
+
+/// What a collector works with during one pass.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// The root's files.
+    pub files: &'a mut Files,
+    /// Where values go.
+    pub row: &'a mut Row,
+    /// Where events go.
+    pub events: &'a mut Events,
+    /// The place of the VM's own series.
+    pub vm: Place,
+}
+
+/// All collectors and their row.
+#[derive(Debug)]
+pub struct Sensors {
+    files: Files,
+    row: Row,
+    events: Events,
+    vm: Place,
+    tick: u32,
+    all_fresh: bool,
+    stat: stat::Stat,
+    cpus: cpus::Cpus,
+    meminfo: meminfo::Meminfo,
+    memory_blocks: memory_blocks::MemoryBlocks,
+    vmstat: vmstat::Vmstat,
+    load: loadavg::LoadAverage,
+    pressure: pressure::Pressure,
+    clock: clock::ClockWatch,
+}
+
+impl Sensors {
+    /// Opens nothing yet but the root. Never fails: what is missing is absent.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            files: Files::new(&config.root),
+            row: Row::default(),
+            events: Events::default(),
+            vm: Place::NONE,
+            tick: 0,
+            all_fresh: config.all_fresh,
+            stat: stat::Stat::default(),
+            cpus: cpus::Cpus::default(),
+            meminfo: meminfo::Meminfo::default(),
+            memory_blocks: memory_blocks::MemoryBlocks::default(),
+            vmstat: vmstat::Vmstat::default(),
+            load: loadavg::LoadAverage::default(),
+            pressure: pressure::Pressure::default(),
+            clock: clock::ClockWatch::default(),
+        }
+    }
+
+    /// One pass over all sources. `now_boot_us`: `CLOCK_BOOTTIME`. Never blocks for longer than the kernel takes to
+    /// print its files, and allocates nothing while subjects stay the same.
+    pub fn sample(&mut self, now_boot_us: u64, own: &OwnFigures) {
+        let _ = now_boot_us;
+        self.files.recheck = self.all_fresh || self.tick.is_multiple_of(SLOW_EVERY);
+        let cx = &mut Context { files: &mut self.files, row: &mut self.row, events: &mut self.events, vm: self.vm };
+        self.stat.sample(cx);
+        self.cpus.sample(cx, self.stat.online.as_ref());
+        self.meminfo.sample(cx);
+        self.memory_blocks.sample(cx, self.all_fresh || self.tick == 0);
+        self.vmstat.sample(cx);
+        self.load.sample(cx);
+        self.pressure.sample(cx);
+        if self.files.is_live() {
+            let micros =
+                |clock| clock_gettime(clock).ok().map(|time| time.tv_sec() * 1_000_000 + time.tv_nsec() / 1000);
+            if let (Some(wall), Some(boot)) = (micros(ClockId::CLOCK_REALTIME), micros(ClockId::CLOCK_BOOTTIME)) {
+                self.clock.observe(wall, boot, &mut self.events);
+            }
+        }
+        self.own(own);
+        self.tick = self.tick.wrapping_add(1);
+    }
+
+    fn own(&mut self, own: &OwnFigures) {
+        for (metric, value) in [
+            (id::AGENT_CPU, own.cpu_us),
+            (id::AGENT_RESIDENT, own.resident_bytes),
+            (id::AGENT_SENT, own.sent_bytes),
+            (id::AGENT_INTERVAL, own.interval_ms),
+            (id::AGENT_SAMPLE_COST, own.sample_cost_us),
+            (id::AGENT_LOOP_LAG, own.loop_lag_us),
+            (id::AGENT_SAMPLES_LATE, own.samples_late),
+            (id::AGENT_SAMPLES_UNSENT, own.samples_unsent),
+            (id::AGENT_EVENTS_DROPPED, own.events_dropped),
+            (id::AGENT_CONNECTS, own.connects),
+            (id::AGENT_FRAMES_UNKNOWN, own.unknown_frames),
+            (id::AGENT_LOG_SUPPRESSED, own.log_suppressed),
+            (id::AGENT_SERIES_DROPPED, Some(u64::from(self.row.dropped()))),
+            (id::AGENT_READ_ERRORS, Some(self.files.errors())),
+        ] {
+            self.row.put(self.vm, metric, value);
+        }
+    }
+
+    /// Whether something waits for a place in the schema; true before the first.
+    #[must_use]
+    pub const fn wants_schema(&self) -> bool {
+        self.row.wants_schema()
+    }
+
+    /// Gives newcomers their places and forgets what is gone. The generation rises by one.
+    pub fn reschema(&mut self) {
+        let mut counts = [0; SubjectKind::ALL.len()];
+        let mut overflow = [0; SubjectKind::ALL.len()];
+        for (kind, count, over) in
+            [(SubjectKind::VM, 1, 0), (SubjectKind::CPU, self.stat.cpus.prune(), self.stat.cpus.overflow())]
+        {
+            if let (Some(n), Some(m)) = (counts.get_mut(usize::from(kind.0)), overflow.get_mut(usize::from(kind.0))) {
+                (*n, *m) = (count, over);
+            }
+        }
+        let mut layout = self.row.relayout(counts, overflow);
+        self.vm = layout.add(SubjectKind::VM, b"", &[], 0, self.vm);
+        self.stat.cpus.place(&mut layout);
+        layout.finish(&mut self.events);
+    }
+
+    /// Counts schemas; 0 before the first.
+    #[must_use]
+    pub const fn generation(&self) -> u32 {
+        self.row.generation()
+    }
+
+    /// The subjects in the order of the schema.
+    pub fn subjects(&self) -> impl Iterator<Item = Subject<'_>> {
+        self.row.subjects()
+    }
+
+    /// The newest values, in the order of the schema.
+    #[must_use]
+    pub fn row(&self) -> sample::Row<'_> {
+        self.row.row()
+    }
+
+    /// Series of the schema.
+    #[must_use]
+    pub fn series(&self) -> usize {
+        self.row.row().values.len()
+    }
+
+    /// Hands out the events that were found since the last call, in order.
+    pub fn take_event(&mut self, f: &mut dyn FnMut(EventKind, &[u8])) {
+        self.events.take(f);
+    }
+}

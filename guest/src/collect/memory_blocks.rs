@@ -1,0 +1,95 @@
+//! Memory blocks, the unit of memory hot-plug: how much memory is plugged, and how much of it is online. See
+//! Documentation/admin-guide/mm/memory-hotplug.rst.
+//!
+//! A VM may have thousands of blocks, each with a file of its own: a round over them is spread over several samples.
+
+use super::Context;
+use crate::kfile::{KFile, each_entry};
+use crate::parse::{hexadecimal, number, trim};
+use informant_wire::metric::id;
+use std::os::fd::AsFd;
+
+const DIRECTORY: &[u8] = b"sys/devices/system/memory";
+/// Blocks read in one sample.
+const PER_SAMPLE: usize = 128;
+/// Blocks of a round. With more, their sums are absent rather than wrong.
+const MAX_BLOCKS: usize = 8192;
+
+/// The collector.
+#[derive(Debug)]
+pub struct MemoryBlocks {
+    size: KFile,
+    /// The blocks of the round that is under way, and how many of them were read.
+    blocks: Vec<u32>,
+    done: usize,
+    online: u64,
+    offline: u64,
+}
+
+impl Default for MemoryBlocks {
+    fn default() -> Self {
+        Self {
+            size: KFile::new(b"sys/devices/system/memory/block_size_bytes"),
+            blocks: Vec::new(),
+            done: 0,
+            online: 0,
+            offline: 0,
+        }
+    }
+}
+
+impl MemoryBlocks {
+    /// One pass. `all`: the whole round at once.
+    pub fn sample(&mut self, cx: &mut Context<'_>, all: bool) {
+        if self.done >= self.blocks.len() {
+            if !cx.files.recheck {
+                return;
+            }
+            self.list(cx);
+        }
+        let Ok(directory) = cx.files.open_directory(DIRECTORY) else { return };
+        let end = if all { self.blocks.len() } else { self.blocks.len().min(self.done + PER_SAMPLE) };
+        for block in self.blocks.get(self.done..end).unwrap_or_default() {
+            match cx.files.read_once(Some(directory.as_fd()), state_path(*block).as_bytes()).map(trim) {
+                Some(b"online") => self.online += 1,
+                // `going-offline` still holds data; it counts as online until it is not.
+                Some(b"going-offline") => self.online += 1,
+                Some(b"offline") => self.offline += 1,
+                _ => {}
+            }
+        }
+        self.done = end;
+        if self.done < self.blocks.len() {
+            return;
+        }
+        let size = cx.files.read(&mut self.size).and_then(|bytes| hexadecimal(trim(bytes))).filter(|size| *size > 0);
+        let known = (self.online + self.offline > 0).then_some(());
+        cx.row.put(cx.vm, id::MEMORY_BLOCK_SIZE, size);
+        cx.row.put(cx.vm, id::MEMORY_ONLINE, known.and(size).and_then(|size| size.checked_mul(self.online)));
+        cx.row.put(cx.vm, id::MEMORY_OFFLINE, known.and(size).and_then(|size| size.checked_mul(self.offline)));
+    }
+
+    fn list(&mut self, cx: &Context<'_>) {
+        self.blocks.clear();
+        (self.done, self.online, self.offline) = (0, 0, 0);
+        let Ok(directory) = cx.files.open_directory(DIRECTORY) else { return };
+        let _ = each_entry(directory.as_fd(), |entry| {
+            let block = entry.name.strip_prefix(b"memory").and_then(number).and_then(|n| u32::try_from(n).ok());
+            self.blocks.extend(block);
+            self.blocks.len() <= MAX_BLOCKS
+        });
+        if self.blocks.len() > MAX_BLOCKS {
+            self.blocks.clear();
+        }
+        // A directory that lists a name twice has it once.
+        self.blocks.sort_unstable();
+        self.blocks.dedup();
+    }
+}
+
+/// `memoryN/state`, without the allocator.
+fn state_path(block: u32) -> heapless::String<32> {
+    let mut path = heapless::String::new();
+    let _ = core::fmt::write(&mut path, format_args!("memory{block}/state"));
+    path
+}

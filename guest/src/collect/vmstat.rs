@@ -1,0 +1,61 @@
+//! `/proc/vmstat`: the counters worth a series. See `proc_vmstat(5)`.
+
+use super::Context;
+use crate::kfile::KFile;
+use crate::parse::Keys;
+use informant_wire::metric::{MetricId, id};
+
+static KEYS: Keys = Keys::new(KEY_TABLE, b' ');
+
+/// The collector.
+#[derive(Debug)]
+pub struct Vmstat {
+    file: KFile,
+}
+
+impl Default for Vmstat {
+    fn default() -> Self {
+        Self { file: KFile::new(b"proc/vmstat") }
+    }
+}
+
+impl Vmstat {
+    /// One pass.
+    pub fn sample(&mut self, cx: &mut Context<'_>) {
+        cx.row.absent(cx.vm, id::VMSTAT_OOM_KILL, id::PAGED_OUT);
+        let Some(bytes) = cx.files.read(&mut self.file) else { return };
+        KEYS.read(bytes, |id, value| {
+            cx.row.set(cx.vm, id, value);
+            // These two count KiB, unlike all the others; they have a second row in bytes.
+            match id {
+                id::VMSTAT_PGPGIN => cx.row.set(cx.vm, id::PAGED_IN, value),
+                id::VMSTAT_PGPGOUT => cx.row.set(cx.vm, id::PAGED_OUT, value),
+                _ => {}
+            }
+        });
+    }
+}
+
+#[rustfmt::skip]
+const KEY_TABLE: &[(&[u8], MetricId)] = &[
+    (b"workingset_nodes", id::VMSTAT_WORKINGSET_NODES),
+    (b"workingset_refault_anon", id::VMSTAT_WORKINGSET_REFAULT_ANON),
+    (b"workingset_refault_file", id::VMSTAT_WORKINGSET_REFAULT_FILE),
+    (b"pgpgin", id::VMSTAT_PGPGIN),
+    (b"pgpgout", id::VMSTAT_PGPGOUT),
+    (b"pswpin", id::VMSTAT_PSWPIN),
+    (b"pswpout", id::VMSTAT_PSWPOUT),
+    (b"allocstall_normal", id::VMSTAT_ALLOCSTALL_NORMAL),
+    (b"allocstall_movable", id::VMSTAT_ALLOCSTALL_MOVABLE),
+    (b"pgfault", id::VMSTAT_PGFAULT),
+    (b"pgmajfault", id::VMSTAT_PGMAJFAULT),
+    (b"pgsteal_kswapd", id::VMSTAT_PGSTEAL_KSWAPD),
+    (b"pgsteal_direct", id::VMSTAT_PGSTEAL_DIRECT),
+    (b"pgscan_kswapd", id::VMSTAT_PGSCAN_KSWAPD),
+    (b"pgscan_direct", id::VMSTAT_PGSCAN_DIRECT),
+    (b"oom_kill", id::VMSTAT_OOM_KILL),
+    (b"compact_stall", id::VMSTAT_COMPACT_STALL),
+    (b"thp_fault_alloc", id::VMSTAT_THP_FAULT_ALLOC),
+    (b"balloon_inflate", id::VMSTAT_BALLOON_INFLATE),
+    (b"balloon_deflate", id::VMSTAT_BALLOON_DEFLATE),
+];

@@ -1,0 +1,280 @@
+//! Kernel files: read whole, from the start, into one shared buffer; kept open where that is worth a descriptor.
+//!
+//! Everything is opened below one root directory. Nothing here waits: a file that would block is opened so that it
+//! does not. See `proc(5)` and Documentation/filesystems/seq_file.rst: a short read is not the end of a file.
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, open, openat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::sys::uio::pread;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// The shared buffer begins with this many bytes: more than all but a few kernel files have.
+const BUFFER_START: usize = 16 * 1024;
+/// A longer file is an error: nothing the kernel prints for an ordinary VM comes near it.
+const BUFFER_MAX: usize = 4 * 1024 * 1024;
+/// After this many reads in which the buffer was more than twice as long as any of them needed, it shrinks.
+const SHRINK_AFTER: u32 = 1024;
+/// Bytes for directory entries at a time.
+const DIRECTORY_BUFFER: usize = 4096;
+
+const READ: OFlag = OFlag::O_RDONLY.union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK).union(OFlag::O_NOCTTY);
+const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_CLOEXEC).union(OFlag::O_DIRECTORY);
+
+/// A file of the root that is read again and again through one descriptor.
+#[derive(Debug)]
+pub struct KFile {
+    path: Box<[u8]>,
+    file: Option<OwnedFd>,
+    /// Device and inode of the open file.
+    identity: (u64, u64),
+    /// It was not there when last looked for; looked for again with the next recheck.
+    missing: bool,
+}
+
+impl KFile {
+    /// `path`: below the root, without a leading slash.
+    #[must_use]
+    pub fn new(path: &[u8]) -> Self {
+        Self { path: path.into(), file: None, identity: (0, 0), missing: false }
+    }
+
+    /// The descriptor, while the file is open.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Gives the descriptor back.
+    pub fn close(&mut self) {
+        self.file = None;
+        self.missing = true;
+    }
+}
+
+/// The root directory and the buffer that all reads share.
+#[derive(Debug)]
+pub struct Files {
+    root: Option<OwnedFd>,
+    path: PathBuf,
+    buffer: Vec<u8>,
+    /// The most bytes a read needed since the last look, and reads since then.
+    peak: usize,
+    reads: u32,
+    errors: u64,
+    /// Whether this pass looks for files that were missing or were replaced.
+    pub recheck: bool,
+}
+
+impl Files {
+    /// A root that can not be opened has no files.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok(),
+            path: root.to_owned(),
+            buffer: vec![0; BUFFER_START],
+            peak: 0,
+            reads: 0,
+            errors: 0,
+            recheck: true,
+        }
+    }
+
+    /// Whether the root is this machine's own.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.path == Path::new("/")
+    }
+
+    /// The root as it was given.
+    #[must_use]
+    pub fn root_path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Files that existed but could not be read or understood, so far.
+    #[must_use]
+    pub const fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Counts a file that was read but had nothing in it that was understood.
+    pub const fn count_error(&mut self) {
+        self.errors += 1;
+    }
+
+    /// All of a kept file, or `None` where it is missing or can not be read. It is opened anew when the kernel says
+    /// that the old one is gone, and when its path leads to another file by now.
+    pub fn read(&mut self, kept: &mut KFile) -> Option<&[u8]> {
+        match self.try_read(kept) {
+            Ok(length) => self.buffer.get(..length),
+            Err(error) => {
+                self.note(error);
+                None
+            }
+        }
+    }
+
+    /// As [`Self::read`], with the reason. An absent file is `ENOENT`.
+    pub fn try_read(&mut self, kept: &mut KFile) -> Result<usize, Errno> {
+        let root = self.root.as_ref().ok_or(Errno::ENOENT)?;
+        if self.recheck && kept.file.is_some() {
+            let now = fstatat(root, &*kept.path, AtFlags::empty()).map(|stat| identity(&stat));
+            if now != Ok(kept.identity) {
+                kept.file = None;
+            }
+            kept.missing = false;
+        }
+        if kept.file.is_none() && kept.missing && !self.recheck {
+            return Err(Errno::ENOENT);
+        }
+        for _ in 0..2 {
+            if kept.file.is_none() {
+                match openat(root, &*kept.path, READ, Mode::empty()) {
+                    Ok(file) => {
+                        kept.identity = fstat(&file).map_or((0, 0), |stat| identity(&stat));
+                        kept.file = Some(file);
+                        kept.missing = false;
+                    }
+                    Err(error) => {
+                        kept.missing = true;
+                        return Err(error);
+                    }
+                }
+            }
+            let Some(file) = &kept.file else { break };
+            match read_whole(file.as_fd(), &mut self.buffer) {
+                Ok(length) => {
+                    self.account(length);
+                    return Ok(length);
+                }
+                // Gone, or another one stands at its path: look once more.
+                Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) => kept.file = None,
+                Err(error) => return Err(error),
+            }
+        }
+        kept.missing = true;
+        Err(Errno::ENODEV)
+    }
+
+    /// The bytes of the last successful `try_read`.
+    #[must_use]
+    pub fn bytes(&self, length: usize) -> &[u8] {
+        self.buffer.get(..length).unwrap_or_default()
+    }
+
+    /// All of a file that is not kept open. `path`: below `directory`, or below the root where that is `None`.
+    pub fn read_once(&mut self, directory: Option<BorrowedFd<'_>>, path: &[u8]) -> Option<&[u8]> {
+        let root = self.root.as_ref()?;
+        let length = openat(directory.unwrap_or_else(|| root.as_fd()), path, READ, Mode::empty())
+            .and_then(|file| read_whole(file.as_fd(), &mut self.buffer));
+        match length {
+            Ok(length) => {
+                self.account(length);
+                self.buffer.get(..length)
+            }
+            Err(error) => {
+                self.note(error);
+                None
+            }
+        }
+    }
+
+    /// Opens a directory below the root; the empty path is the root itself.
+    pub fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let root = self.root.as_ref().ok_or(Errno::ENOENT)?;
+        openat(root, if path.is_empty() { &b"."[..] } else { path }, DIRECTORY, Mode::empty())
+    }
+
+    /// What a path below the root leads to.
+    pub fn stat(&self, path: &[u8]) -> Result<FileStat, Errno> {
+        fstatat(
+            self.root.as_ref().ok_or(Errno::ENOENT)?,
+            if path.is_empty() { &b"."[..] } else { path },
+            AtFlags::empty(),
+        )
+    }
+
+    /// A missing file is a state, not an error; so is a removed cgroup, pressure that is switched off, and an
+    /// interface without a link.
+    fn note(&mut self, error: Errno) {
+        if !matches!(
+            error,
+            Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV | Errno::ESTALE | Errno::EOPNOTSUPP | Errno::EINVAL
+        ) {
+            self.errors += 1;
+        }
+    }
+
+    fn account(&mut self, length: usize) {
+        self.peak = self.peak.max(length + 1);
+        self.reads += 1;
+        if self.reads >= SHRINK_AFTER {
+            let enough = self.peak.next_power_of_two().max(BUFFER_START);
+            if enough < self.buffer.len() / 2 {
+                self.buffer.truncate(enough.max(length));
+                self.buffer.shrink_to_fit();
+            }
+            (self.peak, self.reads) = (0, 0);
+        }
+    }
+}
+
+fn identity(stat: &FileStat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Reads from offset 0 until a read gives nothing.
+fn read_whole(file: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
+    let mut length = 0;
+    loop {
+        if length == buffer.len() {
+            if buffer.len() >= BUFFER_MAX {
+                return Err(Errno::EFBIG);
+            }
+            buffer.resize(buffer.len() * 2, 0);
+        }
+        let offset = i64::try_from(length).map_err(|_| Errno::EFBIG)?;
+        match pread(file, buffer.get_mut(length..).unwrap_or_default(), offset) {
+            Ok(0) => return Ok(length),
+            Ok(more) => length += more,
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry<'a> {
+    /// Any bytes but `/` and NUL.
+    pub name: &'a [u8],
+    /// Its inode, as the directory tells it.
+    pub inode: u64,
+    /// `None` where the file system does not tell: ask with [`Files::stat`].
+    pub is_directory: Option<bool>,
+}
+
+/// Calls `found` for each entry but `.` and `..`, until it says `false`. Allocates nothing, which `readdir` does.
+pub fn each_entry(directory: BorrowedFd<'_>, mut found: impl FnMut(Entry<'_>) -> bool) -> Result<(), Errno> {
+    let mut buffer = [MaybeUninit::uninit(); DIRECTORY_BUFFER];
+    let mut entries = rustix::fs::RawDir::new(directory, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        let is_directory = match entry.file_type() {
+            rustix::fs::FileType::Unknown | rustix::fs::FileType::Symlink => None,
+            kind => Some(kind == rustix::fs::FileType::Directory),
+        };
+        if !found(Entry { name, inode: entry.ino(), is_directory }) {
+            break;
+        }
+    }
+    Ok(())
+}
