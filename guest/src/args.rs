@@ -1,1 +1,550 @@
-//! Command line, environment and kernel command line: one table for all three.
+//! Command line, environment and kernel command line: one table for all three, and every value checked here.
+//!
+//! For an option `name` the first of these counts: `--name VALUE`, the environment variable `INFORMANT_NAME`,
+//! `informant.name=VALUE` on the kernel command line (only when the root is the running system's), the default.
+//! Nothing here opens a socket or starts anything.
+
+use crate::link::Address;
+use informant_wire::limits::MAX_PEER_NAME;
+use informant_wire::{CONTROL_PORT, HOST_PORT};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The shortest interval between samples.
+pub const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// The longest interval between samples.
+pub const MAX_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// What to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Report to the host until told to end.
+    Run(Run),
+    /// Print samples.
+    Sample(Sample),
+    /// Say what this image lacks.
+    Doctor {
+        /// The tree to look at.
+        root: PathBuf,
+    },
+    /// Print a help text.
+    Help(String),
+    /// Print name and version.
+    Version,
+}
+
+/// Options of `run`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Run {
+    /// How the agent and its host find each other.
+    pub host: HostLink,
+    /// Where further host sessions are accepted; `None` for nowhere.
+    pub control: Option<Address>,
+    /// The tree that is read; `/` for the running system.
+    pub root: PathBuf,
+    /// From one sample to the next.
+    pub interval: Duration,
+    /// The watched cgroup, relative to the cgroup2 mount.
+    pub cgroup: Option<PathBuf>,
+    /// The name told to the host; `None` for the host name.
+    pub name: Option<String>,
+    /// Where the event outbox lives.
+    pub state: PathBuf,
+    /// The least important log lines that are written.
+    pub log: tracing::level_filters::LevelFilter,
+}
+
+/// Who dials whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostLink {
+    /// The agent dials.
+    Connect(Address),
+    /// The host dials.
+    Listen(Address),
+}
+
+/// Options of `sample`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// The tree that is read.
+    pub root: PathBuf,
+    /// How many lines; at least one.
+    pub count: u32,
+    /// From one line to the next.
+    pub interval: Duration,
+    /// The watched cgroup.
+    pub cgroup: Option<PathBuf>,
+}
+
+/// A command line that can not be carried out.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArgsError {
+    /// No command was named.
+    #[error("no command; one of run, sample, doctor is needed (--help lists them)")]
+    NoCommand,
+    /// A command that does not exist.
+    #[error("unknown command '{name}'{}", suggestion("", .near))]
+    Command {
+        /// As given.
+        name: String,
+        /// The command probably meant.
+        near: Option<&'static str>,
+    },
+    /// An option that the command does not have.
+    #[error("{command}: unknown option '{name}'{}", suggestion("--", .near))]
+    Option {
+        /// The command.
+        command: &'static str,
+        /// As given.
+        name: String,
+        /// The option probably meant.
+        near: Option<&'static str>,
+    },
+    /// A word where none is expected.
+    #[error("{command}: unexpected argument '{word}'")]
+    Word {
+        /// The command.
+        command: &'static str,
+        /// As given.
+        word: String,
+    },
+    /// An option without its value.
+    #[error("--{name}: a value is missing (--{name} {value})")]
+    Missing {
+        /// The option.
+        name: &'static str,
+        /// What kind of value.
+        value: &'static str,
+    },
+    /// A value that does not fit.
+    #[error("{place}: '{value}' {why}")]
+    Value {
+        /// Where it was given, in the form it has there.
+        place: String,
+        /// As given.
+        value: String,
+        /// What is wrong with it and what would be right.
+        why: String,
+    },
+    /// `--connect` and `--listen` at the same place.
+    #[error("--connect and --listen exclude each other: either the agent dials or the host does")]
+    BothWays,
+}
+
+fn suggestion(dashes: &str, near: &Option<&'static str>) -> String {
+    near.map(|near| format!("; did you mean '{dashes}{near}'?")).unwrap_or_default()
+}
+
+/// What the process was started with.
+pub struct Surroundings<'a> {
+    /// Arguments without the program's name.
+    pub arguments: Vec<OsString>,
+    /// Looks up an environment variable.
+    pub variable: &'a dyn Fn(&str) -> Option<OsString>,
+    /// Reads `/proc/cmdline`; called only for the running system's root.
+    pub kernel_command_line: &'a dyn Fn() -> Vec<u8>,
+}
+
+impl std::fmt::Debug for Surroundings<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Surroundings").field("arguments", &self.arguments).finish_non_exhaustive()
+    }
+}
+
+const RUN: u8 = 1;
+const SAMPLE: u8 = 2;
+const DOCTOR: u8 = 4;
+
+struct Spec {
+    name: &'static str,
+    value: &'static str,
+    /// Commands that have it.
+    of: u8,
+    /// Whether environment and kernel command line may give it.
+    anywhere: bool,
+    help: &'static str,
+}
+
+/// Every option, in the order of the help texts.
+const OPTIONS: [Spec; 10] = [
+    Spec {
+        name: "connect",
+        value: "ADDRESS",
+        of: RUN,
+        anywhere: true,
+        help: "Dial the host there: vsock:CID:PORT or unix:PATH [default: vsock:2:5252]",
+    },
+    Spec {
+        name: "listen",
+        value: "ADDRESS",
+        of: RUN,
+        anywhere: true,
+        help: "Wait for the host to dial instead: vsock:PORT or unix:PATH",
+    },
+    Spec {
+        name: "control",
+        value: "ADDRESS",
+        of: RUN,
+        anywhere: true,
+        help: "Accept further host sessions there: vsock:PORT, unix:PATH or off\n\
+               [default: vsock:1022 when the host is reached over vsock, else off]",
+    },
+    Spec {
+        name: "root",
+        value: "DIR",
+        of: RUN | SAMPLE | DOCTOR,
+        anywhere: true,
+        help: "Read DIR/proc and DIR/sys instead of the running system's [default: /]",
+    },
+    Spec {
+        name: "interval",
+        value: "TIME",
+        of: RUN | SAMPLE,
+        anywhere: true,
+        help: "From one sample to the next, 100ms to 1h: 500ms, 1s, 2m [default: 1s]",
+    },
+    Spec { name: "count", value: "N", of: SAMPLE, anywhere: false, help: "How many samples [default: 1]" },
+    Spec {
+        name: "cgroup",
+        value: "PATH",
+        of: RUN | SAMPLE,
+        anywhere: true,
+        help: "Watch this cgroup, relative to the cgroup2 mount, and its children\n\
+               first [default: none, the VM as a whole]",
+    },
+    Spec {
+        name: "name",
+        value: "NAME",
+        of: RUN,
+        anywhere: true,
+        help: "A name for people, at most 64 bytes; the host never takes it for an\n\
+               identity [default: the host name]",
+    },
+    Spec {
+        name: "state",
+        value: "DIR",
+        of: RUN,
+        anywhere: true,
+        help: "Keep undelivered events in DIR, on a tmpfs [default: /run/informant]",
+    },
+    Spec {
+        name: "log",
+        value: "LEVEL",
+        of: RUN,
+        anywhere: true,
+        help: "error, warn, info, debug or trace, on standard error [default: info]",
+    },
+];
+
+const COMMANDS: [(&str, u8, &str); 3] = [
+    ("run", RUN, "Report this VM to its host until told to end (SIGTERM)"),
+    ("sample", SAMPLE, "Print what the collectors see as JSON lines; opens no socket"),
+    ("doctor", DOCTOR, "Say what this image lacks and what would bring it; opens no socket"),
+];
+
+/// Where a value came from, most important first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Source {
+    Argument,
+    Environment,
+    Kernel,
+}
+
+struct Given {
+    spec: &'static Spec,
+    source: Source,
+    value: OsString,
+}
+
+impl Given {
+    fn error(&self, why: impl Into<String>) -> ArgsError {
+        let name = self.spec.name;
+        let place = match self.source {
+            Source::Argument => format!("--{name}"),
+            Source::Environment => format!("environment variable {}", variable(name)),
+            Source::Kernel => format!("kernel command line, informant.{name}"),
+        };
+        ArgsError::Value { place, value: self.value.to_string_lossy().into_owned(), why: why.into() }
+    }
+
+    fn text(&self) -> Result<&str, ArgsError> {
+        self.value.to_str().ok_or_else(|| self.error("is not UTF-8"))
+    }
+
+    fn path(&self) -> Result<PathBuf, ArgsError> {
+        if self.value.is_empty() { Err(self.error("is no path: it is empty")) } else { Ok(PathBuf::from(&self.value)) }
+    }
+
+    fn address(&self, parse: fn(&OsStr) -> Result<Address, &'static str>) -> Result<Address, ArgsError> {
+        parse(&self.value).map_err(|why| self.error(why))
+    }
+}
+
+fn variable(name: &str) -> String {
+    format!("INFORMANT_{}", name.to_ascii_uppercase())
+}
+
+/// Reads what the process was started with.
+pub fn parse(surroundings: &Surroundings<'_>) -> Result<Command, ArgsError> {
+    let mut parser = lexopt::Parser::from_args(surroundings.arguments.iter().cloned());
+    let (command, commands) = match parser.next() {
+        Ok(Some(lexopt::Arg::Long("help") | lexopt::Arg::Short('h'))) => return Ok(Command::Help(help())),
+        Ok(Some(lexopt::Arg::Long("version") | lexopt::Arg::Short('V'))) => return Ok(Command::Version),
+        Ok(Some(lexopt::Arg::Value(word))) => {
+            let name = word.to_string_lossy().into_owned();
+            match COMMANDS.iter().find(|(known, ..)| *known == name) {
+                Some((known, bit, _)) => (*known, *bit),
+                None if name == "help" => return Ok(Command::Help(help())),
+                None => {
+                    let near = nearest(&name, COMMANDS.iter().map(|(known, ..)| *known));
+                    return Err(ArgsError::Command { name, near });
+                }
+            }
+        }
+        Ok(Some(option)) => return Err(unknown("informant-guest", &option, ["help", "version"].into_iter())),
+        Ok(None) | Err(_) => return Err(ArgsError::NoCommand),
+    };
+    let mut given = Vec::new();
+    loop {
+        match parser.next() {
+            Ok(Some(lexopt::Arg::Long("help") | lexopt::Arg::Short('h'))) => {
+                return Ok(Command::Help(command_help(command, commands)));
+            }
+            Ok(Some(lexopt::Arg::Long(name))) => {
+                let Some(spec) = OPTIONS.iter().find(|spec| spec.of & commands != 0 && spec.name == name) else {
+                    let known = OPTIONS.iter().filter(|spec| spec.of & commands != 0).map(|spec| spec.name);
+                    return Err(unknown(command, &lexopt::Arg::Long(name), known.chain(["help"])));
+                };
+                let missing = ArgsError::Missing { name: spec.name, value: spec.value };
+                let value = parser.value().map_err(|_| missing)?;
+                given.retain(|earlier: &Given| earlier.spec.name != spec.name);
+                given.push(Given { spec, source: Source::Argument, value });
+            }
+            Ok(Some(lexopt::Arg::Value(word))) => {
+                return Err(ArgsError::Word { command, word: word.to_string_lossy().into_owned() });
+            }
+            Ok(Some(option)) => return Err(unknown(command, &option, std::iter::empty())),
+            Ok(None) => break,
+            Err(error) => return Err(ArgsError::Word { command, word: error.to_string() }),
+        }
+    }
+    complete(&mut given, commands, surroundings);
+    build(command, &given)
+}
+
+fn unknown(command: &'static str, option: &lexopt::Arg<'_>, known: impl Iterator<Item = &'static str>) -> ArgsError {
+    let (name, near) = match option {
+        lexopt::Arg::Long(name) => (format!("--{name}"), nearest(name, known)),
+        lexopt::Arg::Short(letter) => (format!("-{letter}"), None),
+        lexopt::Arg::Value(word) => (word.to_string_lossy().into_owned(), None),
+    };
+    ArgsError::Option { command, name, near }
+}
+
+/// Adds what environment and kernel command line say of options that were not given as arguments.
+fn complete(given: &mut Vec<Given>, commands: u8, surroundings: &Surroundings<'_>) {
+    let wanted = || OPTIONS.iter().filter(|spec| spec.anywhere && spec.of & commands != 0);
+    for spec in wanted() {
+        if !given.iter().any(|given| given.spec.name == spec.name)
+            && let Some(value) = (surroundings.variable)(&variable(spec.name))
+        {
+            given.push(Given { spec, source: Source::Environment, value });
+        }
+    }
+    let root = given.iter().find(|given| given.spec.name == "root");
+    if root.is_some_and(|root| Path::new(&root.value) != Path::new("/")) {
+        return;
+    }
+    let line = (surroundings.kernel_command_line)();
+    for spec in wanted().filter(|spec| spec.name != "root") {
+        if !given.iter().any(|given| given.spec.name == spec.name)
+            && let Some(value) = kernel_parameter(&line, spec.name)
+        {
+            given.push(Given { spec, source: Source::Kernel, value: OsString::from_vec(value) });
+        }
+    }
+}
+
+/// The last `informant.NAME=VALUE` of a kernel command line; blanks may stand inside double quotes, around the value
+/// or around the whole parameter, as the kernel takes them (Documentation/admin-guide/kernel-parameters.rst).
+/// Behind `--` the words are init's and are not looked at.
+fn kernel_parameter(line: &[u8], name: &str) -> Option<Vec<u8>> {
+    let mut quoted = false;
+    let mut found = None;
+    let words = line.split(|byte| {
+        quoted ^= *byte == b'"';
+        !quoted && byte.is_ascii_whitespace()
+    });
+    for word in words.take_while(|word| *word != b"--") {
+        let word: Vec<u8> = word.iter().copied().filter(|byte| *byte != b'"').collect();
+        let value = word.strip_prefix(b"informant.").and_then(|rest| rest.strip_prefix(name.as_bytes()));
+        if let Some([b'=', value @ ..]) = value {
+            found = Some(value.to_vec());
+        }
+    }
+    found
+}
+
+fn build(command: &str, given: &[Given]) -> Result<Command, ArgsError> {
+    let find = |name: &str| given.iter().find(|given| given.spec.name == name);
+    let root = find("root").map_or_else(|| Ok(PathBuf::from("/")), Given::path)?;
+    let interval = || find("interval").map_or(Ok(Duration::from_secs(1)), interval);
+    let cgroup = || find("cgroup").map(Given::path).transpose();
+    Ok(match command {
+        "run" => {
+            let host = host_link(find("connect"), find("listen"))?;
+            let over_vsock =
+                matches!(&host, HostLink::Connect(Address::Vsock { .. }) | HostLink::Listen(Address::Vsock { .. }));
+            let control = match find("control") {
+                Some(control) if control.value == "off" => None,
+                Some(control) => Some(control.address(Address::parse_listen)?),
+                None => over_vsock.then_some(Address::Vsock { cid: None, port: CONTROL_PORT }),
+            };
+            Command::Run(Run {
+                host,
+                control,
+                root,
+                interval: interval()?,
+                cgroup: cgroup()?,
+                name: find("name").map(name).transpose()?,
+                state: find("state").map_or_else(|| Ok(PathBuf::from("/run/informant")), Given::path)?,
+                log: find("log").map_or(Ok(tracing::level_filters::LevelFilter::INFO), log_level)?,
+            })
+        }
+        "sample" => {
+            let count = find("count").map_or(Ok(1), |given| match given.text()?.parse() {
+                Ok(0) | Err(_) => Err(given.error("is no number of samples; at least 1")),
+                Ok(count) => Ok(count),
+            })?;
+            Command::Sample(Sample { root, count, interval: interval()?, cgroup: cgroup()? })
+        }
+        _ => Command::Doctor { root },
+    })
+}
+
+fn host_link(connect: Option<&Given>, listen: Option<&Given>) -> Result<HostLink, ArgsError> {
+    match (connect, listen) {
+        (Some(connect), Some(listen)) if connect.source == listen.source => Err(ArgsError::BothWays),
+        (Some(connect), Some(listen)) if connect.source > listen.source => {
+            Ok(HostLink::Listen(listen.address(Address::parse_listen)?))
+        }
+        (Some(connect), _) => Ok(HostLink::Connect(connect.address(Address::parse_connect)?)),
+        (None, Some(listen)) => Ok(HostLink::Listen(listen.address(Address::parse_listen)?)),
+        (None, None) => Ok(HostLink::Connect(Address::Vsock { cid: Some(vsock::VMADDR_CID_HOST), port: HOST_PORT })),
+    }
+}
+
+fn interval(given: &Given) -> Result<Duration, ArgsError> {
+    let text = given.text()?;
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms = match unit {
+        "ms" => Some(1),
+        "s" => Some(1000),
+        "m" => Some(60_000),
+        "h" => Some(3_600_000),
+        _ => None,
+    };
+    let ms = number.parse::<u64>().ok().zip(unit_ms).and_then(|(number, unit)| number.checked_mul(unit));
+    let time = ms.map(Duration::from_millis).ok_or_else(|| given.error("is no time; write 500ms, 1s or 2m"))?;
+    if (MIN_INTERVAL..=MAX_INTERVAL).contains(&time) {
+        Ok(time)
+    } else {
+        Err(given.error("is out of range; 100ms to 1h"))
+    }
+}
+
+fn name(given: &Given) -> Result<String, ArgsError> {
+    let text = given.text()?;
+    if (1..=MAX_PEER_NAME).contains(&text.len()) && !text.contains(char::is_control) {
+        Ok(text.to_owned())
+    } else {
+        Err(given.error("is no name; 1 to 64 bytes without control characters"))
+    }
+}
+
+fn log_level(given: &Given) -> Result<tracing::level_filters::LevelFilter, ArgsError> {
+    use tracing::level_filters::LevelFilter;
+    Ok(match given.text()? {
+        "error" => LevelFilter::ERROR,
+        "warn" => LevelFilter::WARN,
+        "info" => LevelFilter::INFO,
+        "debug" => LevelFilter::DEBUG,
+        "trace" => LevelFilter::TRACE,
+        _ => return Err(given.error("is no level; error, warn, info, debug or trace")),
+    })
+}
+
+/// The known word that is at most two edits (and less than half its length) away.
+fn nearest(word: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
+    known
+        .map(|known| (edits(word.as_bytes(), known.as_bytes()), known))
+        .filter(|(edits, known)| *edits <= 2 && edits * 2 < known.len())
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, known)| known)
+}
+
+/// Insertions, deletions and replacements that turn `a` into `b`; words longer than 32 bytes are never near.
+fn edits(a: &[u8], b: &[u8]) -> usize {
+    if a.len() > 32 || b.len() > 32 {
+        return usize::MAX / 4;
+    }
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.iter().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (cell, to) in row.iter_mut().skip(1).zip(b) {
+            let here = (diagonal + usize::from(from != to)).min(left + 1).min(*cell + 1);
+            diagonal = *cell;
+            *cell = here;
+            left = here;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+fn help() -> String {
+    let mut text = String::from(
+        "informant-guest: tells a VM's host what the VM uses and needs, over virtio-vsock\n\n\
+         Usage: informant-guest COMMAND [OPTIONS]\n\nCommands:\n",
+    );
+    for (name, _, what) in COMMANDS {
+        text.push_str(&format!("  {name:<8} {what}\n"));
+    }
+    text.push_str(
+        "\nOptions:\n  -h, --help     This text; COMMAND --help lists a command's options\n  \
+         -V, --version  Name and version\n",
+    );
+    text
+}
+
+fn command_help(command: &str, commands: u8) -> String {
+    let what = COMMANDS.iter().find(|(name, ..)| *name == command).map(|(.., what)| *what).unwrap_or_default();
+    let mut text = format!("{what}.\n\nUsage: informant-guest {command} [OPTIONS]\n\nOptions:\n");
+    for spec in OPTIONS.iter().filter(|spec| spec.of & commands != 0) {
+        let head = format!("--{} {}", spec.name, spec.value);
+        for (i, line) in spec.help.lines().enumerate() {
+            let head = if i == 0 { head.as_str() } else { "" };
+            text.push_str(&format!("  {head:<19} {line}\n"));
+        }
+    }
+    text.push_str(&format!("  {:<19} This text\n", "-h, --help"));
+    text.push_str(
+        "\nEach option but --count can also be given as the environment variable\n\
+         INFORMANT_NAME or, for the running system, as informant.name=VALUE on the kernel\n\
+         command line (--root excepted); an argument goes before the environment, and that\n\
+         before the kernel command line.\n",
+    );
+    if commands == RUN {
+        text.push_str(
+            "\nExamples:\n  informant-guest run --interval 500ms\n  \
+             informant-guest run --connect unix:/tmp/host.sock --control off --state /tmp/state\n",
+        );
+    }
+    text
+}

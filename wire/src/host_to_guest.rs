@@ -36,6 +36,8 @@ impl ByeReason {
     pub const PROTOCOL: Self = Self(4);
     /// The instance was removed from the host.
     pub const REMOVED: Self = Self(5);
+    /// The side that says it has as many sessions as it takes.
+    pub const TOO_MANY: Self = Self(6);
 
     /// The reason's name for people.
     #[must_use]
@@ -46,6 +48,7 @@ impl ByeReason {
             Self::REPLACED => "replaced",
             Self::PROTOCOL => "protocol error",
             Self::REMOVED => "instance removed",
+            Self::TOO_MANY => "too many sessions",
             _ => return None,
         })
     }
