@@ -16,9 +16,10 @@ pub(super) fn width(text: &str) -> usize {
 
 /// `text` as a terminal may show it, at most `max_columns` wide; what is longer is cut and ends with `…`.
 ///
-/// Every character that is not visibly itself becomes an escape as in a Rust string: control characters, line and
+/// Every character that does not show as itself becomes an escape as in a Rust string: control characters, line and
 /// paragraph separators, unassigned and private ones, zero-width and format characters (which hold the bidirectional
-/// overrides, and combining marks, of which a guest could stack thousands on one column). A backslash is doubled, so
+/// overrides, and combining marks, of which a guest could stack thousands on one column), and letters of scripts that
+/// are written from the right, beside which a terminal may put the numbers that follow in another order. A backslash is doubled, so
 /// that `\n` in the output is always an escape. Spaces at either end are escaped, since nobody would see them.
 #[must_use]
 pub(super) fn escape(text: &str, max_columns: usize) -> String {
@@ -57,7 +58,15 @@ pub(super) fn escape(text: &str, max_columns: usize) -> String {
 /// Whether a terminal shows a character as itself, in a column or two of its own: the standard library's table of
 /// printable characters without its care for quotes. A backslash does not count: it begins escapes.
 pub(super) fn shows_as_itself(character: char) -> bool {
-    matches!(character, '"' | '\'') || (character.escape_debug().len() == 1 && character.width().is_some_and(|w| w > 0))
+    let plain = matches!(character, '"' | '\'') || character.escape_debug().len() == 1;
+    plain && character.width().is_some_and(|width| width > 0) && !is_written_from_the_right(character)
+}
+
+/// The blocks whose letters are of bidirectional class R or AL (Unicode's `DerivedBidiClass.txt`, its defaults too).
+const fn is_written_from_the_right(character: char) -> bool {
+    matches!(character,
+        '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{feff}'
+        | '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
 }
 
 #[cfg(test)]
@@ -84,6 +93,12 @@ mod tests {
         assert_eq!(escape("a\u{200b}b\u{feff}c\u{ad}", 80), r"a\u{200b}b\u{feff}c\u{ad}");
         assert_eq!(escape("e\u{301}\u{301}", 80), r"e\u{301}\u{301}");
         assert_eq!(escape("a\u{2028}b\u{e000}\u{e0041}", 80), r"a\u{2028}b\u{e000}\u{e0041}");
+    }
+
+    #[test]
+    fn letters_written_from_the_right_are_spelled_out() {
+        assert_eq!(escape("\u{5d0}1 2", 80), r"\u{5d0}1 2");
+        assert_eq!(escape("\u{645}\u{1e900}", 80), r"\u{645}\u{1e900}");
     }
 
     #[test]

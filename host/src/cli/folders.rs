@@ -72,7 +72,9 @@ fn read(dir: &Path, name: String) -> Folder {
         Err(error) if error.kind() == io::ErrorKind::NotFound => "no daemon has seen it yet".to_owned(),
         Err(error) => format!("status.json: {error}"),
     };
-    Folder { status: Status { schema: SCHEMA, name, ..Status::default() }, problem: Some(problem) }
+    let mut status = Status { schema: SCHEMA, name, ..Status::default() };
+    status.link.detail = Some(problem.clone());
+    Folder { status, problem: Some(problem) }
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {

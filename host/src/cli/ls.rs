@@ -124,9 +124,7 @@ fn absent() -> String {
 
 fn agent(guest: Option<&Guest>) -> Cell {
     let Some(guest) = guest else { return Cell::new("-").style(Style::Dim) };
-    // Versions are ASCII; letters that a terminal writes from the right would reorder the numbers behind them.
-    let ascii: String = guest.version.chars().map(|letter| if letter.is_ascii() { letter } else { '?' }).collect();
-    let mut text = escape(&ascii, VERSION_COLUMNS);
+    let mut text = escape(&guest.version, VERSION_COLUMNS);
     if text.is_empty() {
         text.push('?');
     }
@@ -156,4 +154,81 @@ pub(super) fn pressure(summary: &Summary) -> String {
     }
     let shown = parts.map(|part| part.map_or_else(absent, |ratio| format!("{:.1}", ratio * 100.0)));
     format!("{} %", shown.join(" / "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{NOW_MS, ago, listening, ready, silent};
+    use super::*;
+    use crate::cli::escape::width;
+    use crate::publish::status::{Agent, Link};
+
+    fn shown(entries: &[Entry]) -> Vec<String> {
+        table(entries, NOW_MS, &TimeZone::UTC).lines(false, None)
+    }
+
+    #[test]
+    fn every_state_has_its_line() {
+        let mut broken = listening("broken");
+        broken.status.link.state = Link::Off;
+        broken.status.config_error = Some("instance.toml: unknown key `uid` (did you mean `uds`?)".to_owned());
+        let mut stopped = ready("stopped");
+        stopped.status.link.state = Link::Down;
+        stopped.status.link.since = ago(3700);
+        stopped.status.agent.state = Agent::Stopped;
+        stopped.status.data.age_ms = Some(3_700_000);
+        let mut left = ready("left");
+        left.stale = true;
+        left.status.written = ago(300);
+        let unseen = Entry { problem: Some("no daemon has seen it yet".to_owned()), ..listening("unseen") };
+        let mut unproven = ready("unproven");
+        unproven.status.guest.as_mut().unwrap().proven = false;
+        unproven.status.summary.as_mut().unwrap().pressure_io_ratio = None;
+        assert_eq!(
+            shown(&[broken, left, listening("new"), silent("slept", 42), stopped, unproven, unseen, ready("web-1")]),
+            [
+                "NAME      STATE                            AGENT                CPU             MEMORY            PRESSURE     AGE  NOTE",
+                "broken    config error                     -                      -                  -                   -       -  instance.toml: unknown key `uid` (did you mean `uds`?)",
+                "left      stale, was ready                 0.1.0             12.3 %  412 MiB / 1.9 GiB  0.0 / 1.2 / 50.0 %  5m 00s  written 11:58:46 (5m 00s), no daemon since",
+                "new       listening                        -                      -                  -                   -       -",
+                "slept     silent since 12:03:04 (42s)      0.1.0             12.3 %  412 MiB / 1.9 GiB  0.0 / 1.2 / 50.0 %     42s",
+                "stopped   stopped since 11:02:06 (1h 01m)  0.1.0             12.3 %  412 MiB / 1.9 GiB  0.0 / 1.2 / 50.0 %  1h 01m",
+                "unproven  ready                            0.1.0 (unproven)  12.3 %  412 MiB / 1.9 GiB     0.0 / 1.2 / - %    0.4s",
+                "unseen    unknown                          -                      -                  -                   -       -  no daemon has seen it yet",
+                "web-1     ready                            0.1.0             12.3 %  412 MiB / 1.9 GiB  0.0 / 1.2 / 50.0 %    0.4s",
+            ]
+        );
+    }
+
+    #[test]
+    fn ages_go_on_after_the_status_was_written() {
+        let later = table(&[silent("vm", 42), ready("web")], NOW_MS + 60_000, &TimeZone::UTC).lines(false, None);
+        assert!(later[1].contains("silent since 12:03:04 (1m 42s)") && later[1].ends_with("  1m 42s"), "{later:?}");
+        assert!(later[2].ends_with("  1m 00s"), "{later:?}");
+    }
+
+    #[test]
+    fn hostile_strings_neither_escape_nor_bend_the_table() {
+        let mut evil = ready("evil");
+        let guest = evil.status.guest.as_mut().unwrap();
+        guest.version = format!("\x1b[2J\u{202e}\u{5d0}{}", "9".repeat(300));
+        guest.clone = true;
+        evil.status.agent.detail = Some(format!("\x1b]0;owned\x07\r\n{}", "漢".repeat(300)));
+        let lines = shown(&[evil, ready("web-1")]);
+        assert!(lines.iter().all(|line| !line.chars().any(char::is_control)), "{lines:?}");
+        assert!(lines[1].contains(r"  \u{1b}[2J\u{202e}… (clone)  "), "{lines:?}");
+        // Everything before the note, which is last, is as wide as in the other lines.
+        let cpu_at = |line: &str| width(line.split("12.3 %").next().unwrap());
+        assert_eq!(cpu_at(&lines[1]), cpu_at(&lines[2]));
+        assert!(width(&lines[1]) < width(&lines[2]) + 2 + NOTE_COLUMNS + 1, "{lines:?}");
+    }
+
+    #[test]
+    fn json_is_one_array_with_a_line_an_instance() {
+        let lines = json(&[ready("a"), silent("b", 20)]).unwrap();
+        assert_eq!(lines.len(), 4);
+        let parsed: Vec<serde_json::Value> = serde_json::from_str(&lines.join("\n")).unwrap();
+        assert_eq!((&parsed[0]["name"], &parsed[1]["link"]["state"]), (&"a".into(), &"silent".into()));
+        assert_eq!(json(&[]).unwrap(), ["[", "]"]);
+    }
 }

@@ -16,6 +16,8 @@ use exit_codes;
 mod client;
 mod escape;
 mod feed;
+#[cfg(test)]
+mod fixture;
 mod folders;
 mod ls;
 mod metric;

@@ -175,7 +175,7 @@ fn facts(entry: &Entry, now_ms: u64, zone: &TimeZone) -> Table<2> {
         #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
         let available = summary.memory_available_bytes.map(|available| bytes(available as f64));
         let available = available.map(|available| format!(", {available} available")).unwrap_or_default();
-        fact("memory", format!("{}{available}", ls::memory(summary)));
+        fact("memory", format!("{} used{available}", ls::memory(summary)));
         let parts = [
             ("cpu", summary.pressure_cpu_ratio),
             ("memory", summary.pressure_memory_ratio),
@@ -226,7 +226,10 @@ fn guest_facts(guest: &Guest, now_ms: u64, zone: &TimeZone) -> Vec<String> {
         guest.interval_ms.map(|ms| format!("samples every {}", seconds(ms as f64 / 1e3))),
         guest.sample_cost_us.map(|us| format!("{} of CPU each", seconds(f64::from(us) / 1e6))),
         guest.loop_lag_us.map(|us| format!("loop at most {} late", seconds(f64::from(us) / 1e6))),
-        guest.clock_skew_ms.map(|ms| format!("its clock is {} off", seconds(ms as f64 / 1e3))),
+        guest.clock_skew_ms.map(|ms| {
+            let word = if ms < 0 { "behind" } else { "ahead" };
+            format!("its clock {} {word}", seconds(ms.unsigned_abs() as f64 / 1e3))
+        }),
     ]
     .into_iter()
     .flatten()
@@ -246,4 +249,61 @@ fn counters(counters: &Counters) -> Table<2> {
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{NOW_MS, ready};
+    use super::*;
+    use crate::publish::status::Transport;
+
+    #[test]
+    fn everything_is_shown_once_and_hostile_names_are_spelled_out() {
+        let mut entry = ready("web-1");
+        entry.status.transport = Some(Transport {
+            kind: "uds".to_owned(),
+            address: "/run/web-1.sock".to_owned(),
+            port: 5252,
+            dial: false,
+            trust: "root".to_owned(),
+        });
+        let guest = entry.status.guest.as_mut().unwrap();
+        guest.name = "x\x1b[31m".to_owned();
+        (guest.sample_cost_us, guest.clock_skew_ms, guest.boot_time_us) = (Some(812), Some(-3), 190_000_000);
+        let metrics = std::mem::take(&mut entry.status.metrics);
+        let shown = lines(&entry, &metrics, NOW_MS, &TimeZone::UTC, false);
+        let (head, tail) = shown.split_at(shown.iter().position(String::is_empty).unwrap());
+        assert_eq!(
+            head,
+            [
+                "web-1  ready",
+                "  link      up since 12:00:44 (3m 02s), last heard of 0.4s ago",
+                "            uds /run/web-1.sock, listens on port 5252, trusts root",
+                "  agent     ready since 12:00:44 (3m 02s)",
+                "            version 0.1.0, calls itself \"x\\u{1b}[31m\"",
+                "            root is proven; protocol 0",
+                "            boot , up 3m 10s",
+                "            session  since an unknown time; 0 open, 0 of them unproven",
+                "            812 us of CPU each, its clock 3.0 ms behind",
+                "  workload  unknown",
+                "  data      fresh, last heard of 0.4s ago",
+                "  status    as of 0.0s ago",
+                "  cpu       12.3 % of 2 CPUs, load 0.42",
+                "  memory    412 MiB / 1.9 GiB used, 1.5 GiB available",
+                "  pressure  cpu 0.0 %, memory 1.2 %, I/O 50.0 %",
+            ]
+        );
+        let metrics_at = tail.iter().position(|line| line.starts_with("vm")).unwrap();
+        assert_eq!(
+            tail[metrics_at..],
+            [
+                "vm  0.4s old, by agent",
+                "  node_load1                           0.42",
+                "  node_forks_total                   12,345  0.33/s",
+                "",
+                "cgroup id=\"/a\\u{1b}[2J\\u{202e}b\"  2.4s old, by agent",
+                "  container_spec_memory_limit_bytes     max",
+            ]
+        );
+    }
 }

@@ -292,3 +292,86 @@ fn event_line(instance: &str, event: &EventLine, now_ms: u64, zone: &TimeZone) -
     let text = format!("{}  {instance}  {} {body}", clock(event.time.ms, now_ms, zone), event.kind);
     text.chars().take(EVENT_COLUMNS).collect::<String>().trim_end().to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{NOW_MS, listening, ready, silent};
+    use super::*;
+    use crate::cli::client::Client;
+    use std::path::Path;
+
+    fn reading(entries: Vec<Entry>, daemon: bool) -> Reading {
+        let down = || Client::new(Path::new("/d")).ended();
+        Reading { entries, now_ms: NOW_MS, without_daemon: (!daemon).then(down) }
+    }
+
+    fn status_line(entry: Entry) -> Update {
+        let line = WatchLine::Status { status: Box::new(entry.status) };
+        Update::Line(serde_json::to_vec(&line).unwrap())
+    }
+
+    fn shown(view: &View, columns: usize, rows: usize) -> Vec<String> {
+        view.lines(NOW_MS, &TimeZone::UTC, false, columns, rows)
+    }
+
+    #[test]
+    fn the_picture_follows_the_stream() {
+        let mut view = View::new(&[]);
+        view.take(Update::Folders(reading(vec![ready("gone")], true)));
+        view.take(Update::Connected);
+        view.take(status_line(ready("web-1")));
+        view.take(status_line(ready("web-2")));
+        view.take(status_line(silent("web-2", 42)));
+        view.take(status_line(listening("db")));
+        view.take(Update::Line(br#"{"type":"removed","name":"db"}"#.to_vec()));
+        view.take(Update::Line(
+            br#"{"type":"event","instance":"web-1","event":{"id":1,"kind":"mount_hung","body":"/a\u001b[2J"}}"#
+                .to_vec(),
+        ));
+        view.take(Update::Line(b"{\"type\":\"song\"}".to_vec()));
+        let lines = shown(&view, 200, 24);
+        assert_eq!(lines[0], "informant  12:03:46  2 instances: 1 ready, 1 silent");
+        assert!(lines[3].starts_with("web-1  ready") && lines[4].starts_with("web-2  silent since 12:03:04 (42s)"));
+        assert_eq!(lines[6], r#"1970-01-01 00:00:00  web-1  mount_hung "/a\\u001b[2J""#);
+        assert_eq!(lines.len(), 7);
+    }
+
+    #[test]
+    fn the_picture_says_that_the_daemon_is_down_and_until_when() {
+        let mut view = View::new(&["b".to_owned()]);
+        view.take(Update::Folders(reading(vec![ready("a"), ready("b")], false)));
+        let lines = shown(&view, 200, 24);
+        assert_eq!(lines[0], "informant  12:03:46  1 instance: 1 ready");
+        assert_eq!(lines[1], "no daemon answers at /d/informant.sock; reading the folders, last written 0.0s ago");
+        view.take(Update::Connected);
+        assert_eq!(shown(&view, 200, 24)[1], "");
+    }
+
+    #[test]
+    fn the_picture_fits_any_terminal() {
+        let mut view = View::new(&[]);
+        view.take(Update::Folders(reading((0..100).map(|i| ready(&format!("vm-{i:03}"))).collect(), true)));
+        for (columns, rows) in [(1, 1), (20, 2), (40, 5), (80, 24), (300, 200)] {
+            let lines = shown(&view, columns, rows);
+            assert!(lines.len() <= rows, "{columns} x {rows}: {lines:#?}");
+            assert!(lines.iter().all(|line| crate::cli::escape::width(line) <= columns), "{lines:#?}");
+        }
+        let lines = shown(&view, 100, 24);
+        assert_eq!((lines.len(), lines[22].split(' ').next().unwrap()), (24, "vm-019"));
+        assert_eq!(lines[23], "… and 80 more: name those to watch, or make the window taller");
+    }
+
+    #[test]
+    fn folders_are_told_once_then_only_their_changes() {
+        let mut changes = FolderChanges::default();
+        let names = [String::from("a"), String::from("b")];
+        let first = changes.lines(&names, reading(vec![ready("a"), ready("b"), ready("c")], false));
+        assert_eq!(first.len(), 2);
+        assert!(changes.lines(&names, reading(vec![ready("a"), ready("b")], false)).is_empty());
+        let mut later = ready("b");
+        later.status.written.ms += 1000;
+        let changed = changes.lines(&names, reading(vec![later], false));
+        assert!(changed[0].starts_with(r#"{"type":"status","status":{"schema":1,"name":"b""#), "{changed:?}");
+        assert_eq!(changed[1..], [r#"{"type":"removed","name":"a"}"#]);
+    }
+}
