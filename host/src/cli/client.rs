@@ -1,6 +1,7 @@
 //! The way to the daemon: HTTP/1.1 over DIR/informant.sock. Every wait has a deadline and every answer a limit, so
 //! that a daemon that hangs costs a person seconds and no memory. Knows paths and bytes, not what they mean.
 
+use crate::lock;
 use crate::publish::status::ApiError;
 use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -33,11 +34,19 @@ const MAX_LINE: usize = 16 << 20;
 /// Why the daemon could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
-    /// No socket, or nobody behind it: no daemon runs on this directory.
+    /// No socket, or nobody behind it: no daemon serves this directory.
     #[error("no daemon answers at {}", path.display())]
     Down {
         /// The socket.
         path: PathBuf,
+    },
+    /// The same, and yet a daemon holds the directory's lock.
+    #[error("no daemon answers at {}, though one holds {} (is it starting or stopping?)", path.display(), lock.display())]
+    Locked {
+        /// The socket.
+        path: PathBuf,
+        /// The lock.
+        lock: PathBuf,
     },
     /// There is a daemon, but not for this user.
     #[error("no permission for {} (it is for root and its group: try sudo)", path.display())]
@@ -85,6 +94,18 @@ pub(super) fn encode(name: &str) -> String {
         }
     }
     out
+}
+
+impl ClientError {
+    /// Looks at the lock, which alone tells whether a daemon lives, when nobody answers. Not for loops: for a moment
+    /// the look holds what a starting daemon wants.
+    #[must_use]
+    pub(super) fn with_lock(self, dir: &Path) -> Self {
+        match self {
+            Self::Down { path } if lock::is_held(dir) => Self::Locked { path, lock: lock::path(dir) },
+            other => other,
+        }
+    }
 }
 
 /// Asks the daemon of one directory. Each question is a connection of its own.
@@ -239,5 +260,101 @@ impl Lines {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::UnixListener;
+
+    /// A directory whose socket answers one connection with these bytes, a piece at a time, and then closes or hangs.
+    fn daemon(pieces: Vec<Vec<u8>>, hang: bool) -> (tempfile::TempDir, Client) {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join(SOCKET)).unwrap();
+        let client = Client::new(dir.path());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                request.push(stream.read_u8().await.unwrap());
+            }
+            for piece in pieces {
+                if stream.write_all(&piece).await.is_err() {
+                    return;
+                }
+                tokio::task::yield_now().await;
+            }
+            if hang {
+                std::future::pending::<()>().await;
+            }
+        });
+        (dir, client)
+    }
+
+    fn answer(status: &str, body: &str) -> Vec<Vec<u8>> {
+        vec![format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()]
+    }
+
+    #[tokio::test]
+    async fn answers_are_whole_missing_or_errors_with_their_text() {
+        let (_dir, client) = daemon(answer("200 OK", "{}"), false);
+        assert_eq!(client.get("/v1/instances").await.unwrap().unwrap(), "{}");
+        let (_dir, client) = daemon(answer("404 Not Found", "{}"), false);
+        assert!(client.get("/v1/instances/x").await.unwrap().is_none());
+        let (_dir, client) = daemon(answer("503 Busy", r#"{"error":"too many\u001b[31m readers"}"#), false);
+        let error = client.get("/").await.unwrap_err().to_string();
+        assert!(error.ends_with(r"answers 503 Service Unavailable: too many\u{1b}[31m readers"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_error_text_without_end_is_not_read() {
+        let mut pieces = vec![b"HTTP/1.1 500 Oops\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()];
+        pieces.extend((0..1000).map(|_| [b"1000\r\n".as_slice(), &[b'x'; 4096], b"\r\n"].concat()));
+        let (_dir, client) = daemon(pieces, true);
+        assert!(matches!(client.get("/").await, Err(ClientError::Refused { .. })));
+    }
+
+    #[tokio::test]
+    async fn no_socket_a_deaf_one_and_a_torn_answer_are_told_apart() {
+        let (dir, client) = daemon(answer("200 OK", "{}"), false);
+        std::fs::remove_file(dir.path().join(SOCKET)).unwrap();
+        assert!(matches!(client.get("/").await, Err(ClientError::Down { .. })));
+        drop(std::os::unix::net::UnixListener::bind(dir.path().join(SOCKET)).unwrap());
+        assert!(matches!(client.get("/").await, Err(ClientError::Down { .. })));
+        let torn = vec![b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec()];
+        let (_dir, client) = daemon(torn, false);
+        assert!(matches!(client.get("/").await, Err(ClientError::Broken { .. })));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_daemon_that_never_answers_costs_a_bounded_wait() {
+        let (_dir, client) = daemon(Vec::new(), true);
+        assert!(matches!(client.get("/").await, Err(ClientError::Silent { .. })));
+        let half = vec![b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{".to_vec()];
+        let (_dir, client) = daemon(half, true);
+        assert!(matches!(client.get("/").await, Err(ClientError::Silent { .. })));
+    }
+
+    #[tokio::test]
+    async fn lines_come_whole_however_the_bytes_are_cut() {
+        let text = "{\"a\":1}\n\n{\"b\":\"漢\"}\nrest";
+        let mut pieces = vec![b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n".to_vec()];
+        pieces.extend(text.bytes().map(|byte| vec![b'1', b'\r', b'\n', byte, b'\r', b'\n']));
+        pieces.push(b"0\r\n\r\n".to_vec());
+        let (_dir, client) = daemon(pieces, false);
+        let mut lines = client.lines("/v1/watch").await.unwrap().unwrap();
+        let mut got = Vec::new();
+        while let Some(line) = lines.next().await.unwrap() {
+            got.push(String::from_utf8(line).unwrap());
+        }
+        assert_eq!(got, ["{\"a\":1}", "", "{\"b\":\"漢\"}"]);
+    }
+
+    #[test]
+    fn names_are_encoded_for_a_path() {
+        assert_eq!(encode("web-1.a_b~"), "web-1.a_b~");
+        assert_eq!(encode("../a b?&/ä"), "..%2Fa%20b%3F%26%2F%C3%A4");
     }
 }

@@ -40,7 +40,7 @@ impl Reading {
             }
             Ok(None) => Err(no_such_api()),
             Err(error @ ClientError::Refused { .. }) => Err(error.into()),
-            Err(error) => match Self::of_folders(&context.dir, error)? {
+            Err(error) => match Self::of_folders(&context.dir, error.with_lock(&context.dir))? {
                 reading if reading.entries.is_empty() => Err(CommandError::Nothing { dir: context.dir.clone() }),
                 reading => Ok(reading),
             },

@@ -73,7 +73,7 @@ async fn document(context: &Context, name: &str) -> Result<(String, Option<Clien
             if text.is_none() && folders::list(&context.dir)?.is_empty() {
                 return Err(CommandError::Nothing { dir: context.dir.clone() });
             }
-            (text.map(Into::into), Some(error))
+            (text.map(Into::into), Some(error.with_lock(&context.dir)))
         }
     };
     match text {
