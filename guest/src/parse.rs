@@ -2,8 +2,6 @@
 //!
 //! No allocation, no UTF-8, no panic: a piece that is not understood is `None` and takes nothing else with it.
 
-use informant_wire::metric::MetricId;
-
 /// The lines of a file, without their ends; a last one without a newline counts.
 pub fn lines(bytes: &[u8]) -> Lines<'_> {
     Lines { rest: bytes }
@@ -161,20 +159,20 @@ pub fn pair(field: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((field.get(..at)?, field.get(at + 1..)?))
 }
 
-/// The key of each line of a `key value` file that is wanted, and the metric it fills, in the kernel's own order.
+/// The key of each line of a `key value` file that is wanted, and what it stands for, in the kernel's own order.
 #[derive(Debug)]
-pub struct Keys {
-    entries: &'static [(&'static [u8], MetricId)],
+pub struct Keys<T: 'static> {
+    entries: &'static [(&'static [u8], T)],
     /// A bit a (length, first byte) of some key: most lines nobody wants fail here.
     filter: u64,
     /// What ends a key.
     end: u8,
 }
 
-impl Keys {
+impl<T: Copy> Keys<T> {
     /// `end`: the byte behind each key, a colon or a blank.
     #[must_use]
-    pub const fn new(entries: &'static [(&'static [u8], MetricId)], end: u8) -> Self {
+    pub const fn new(entries: &'static [(&'static [u8], T)], end: u8) -> Self {
         let (mut filter, mut i) = (0_u64, 0);
         #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler, over constants")]
         while i < entries.len() {
@@ -193,7 +191,7 @@ impl Keys {
 
     /// Calls `found` with each wanted value. The search for a key begins behind the one found before: in a file that
     /// keeps the kernel's order it costs one comparison.
-    pub fn read(&self, bytes: &[u8], mut found: impl FnMut(MetricId, u64)) {
+    pub fn read(&self, bytes: &[u8], mut found: impl FnMut(T, u64)) {
         let mut next = 0;
         for line in lines(bytes) {
             let Some(end) = line.iter().position(|byte| *byte == self.end) else { continue };
@@ -203,19 +201,16 @@ impl Keys {
             }
             let behind = self.entries.iter().enumerate().skip(next);
             let before = self.entries.iter().enumerate().take(next);
-            let Some((i, (_, id))) = behind.chain(before).find(|(_, (wanted, _))| *wanted == key) else { continue };
+            let Some((i, (_, meaning))) = behind.chain(before).find(|(_, (wanted, _))| *wanted == key) else {
+                continue;
+            };
             next = i + 1;
             let mut fields = fields(value);
             let Some(value) = fields.next().and_then(number) else { continue };
             if fields.next().is_none_or(|unit| unit == b"kB") {
-                found(*id, value);
+                found(*meaning, value);
             }
         }
-    }
-
-    /// Every metric that [`Self::read`] can find.
-    pub fn ids(&self) -> impl Iterator<Item = MetricId> {
-        self.entries.iter().map(|(_, id)| *id)
     }
 }
 

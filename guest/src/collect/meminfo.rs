@@ -9,7 +9,7 @@ use crate::parse::Keys;
 use informant_wire::event::{Changed, EventKind};
 use informant_wire::metric::{MetricId, id};
 
-static KEYS: Keys = Keys::new(KEY_TABLE, b':');
+static KEYS: Keys<MetricId> = Keys::new(KEY_TABLE, b':');
 
 /// What is looked at together with others, before it counts.
 const CHECKED: [MetricId; 9] = [

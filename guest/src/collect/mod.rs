@@ -6,14 +6,20 @@
 //! the new row; newcomers have theirs with the next `sample`. Before the first `reschema` the row is empty:
 //! `sample`, `reschema`, `sample`, then send. Events found meanwhile are handed out by [`Sensors::take_event`].
 
+pub mod cgroup;
 pub mod clock;
 pub mod cpulist;
 pub mod cpus;
+pub mod diskstats;
 pub mod event;
+pub mod filesystems;
 pub mod loadavg;
 pub mod meminfo;
 pub mod memory_blocks;
+pub mod mountinfo;
+pub mod net_dev;
 pub mod pressure;
+pub mod probe;
 pub mod roster;
 pub mod row;
 pub mod stat;
@@ -28,6 +34,8 @@ use informant_wire::schema::Subject;
 use nix::time::{ClockId, clock_gettime};
 use row::{Place, Row};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Every so many samples: files that were missing or replaced are looked for, and what changes slowly is read.
 const SLOW_EVERY: u32 = 5;
@@ -101,6 +109,10 @@ pub struct Sensors {
     vmstat: vmstat::Vmstat,
     load: loadavg::LoadAverage,
     pressure: pressure::Pressure,
+    disks: diskstats::Diskstats,
+    net: net_dev::NetDev,
+    filesystems: filesystems::Filesystems,
+    cgroups: cgroup::Cgroups,
     clock: clock::ClockWatch,
 }
 
@@ -108,6 +120,12 @@ impl Sensors {
     /// Opens nothing yet but the root. Never fails: what is missing is absent.
     #[must_use]
     pub fn new(config: &Config) -> Self {
+        Self::with_statvfs(config, Arc::new(probe::statvfs))
+    }
+
+    /// As [`Self::new`], with another way to ask file systems.
+    #[must_use]
+    pub fn with_statvfs(config: &Config, ask: probe::Ask) -> Self {
         Self {
             files: Files::new(&config.root),
             row: Row::default(),
@@ -122,6 +140,10 @@ impl Sensors {
             vmstat: vmstat::Vmstat::default(),
             load: loadavg::LoadAverage::default(),
             pressure: pressure::Pressure::default(),
+            disks: diskstats::Diskstats::default(),
+            net: net_dev::NetDev::default(),
+            filesystems: filesystems::Filesystems::new(&config.root, ask),
+            cgroups: cgroup::Cgroups::new(config.cgroup.as_deref()),
             clock: clock::ClockWatch::default(),
         }
     }
@@ -139,6 +161,11 @@ impl Sensors {
         self.vmstat.sample(cx);
         self.load.sample(cx);
         self.pressure.sample(cx);
+        self.disks.sample(cx);
+        self.net.sample(cx);
+        self.filesystems.sample(cx);
+        let trusted = self.filesystems.has_table() && cx.files.is_live();
+        self.cgroups.sample(cx, self.filesystems.cgroup2(), trusted, self.all_fresh);
         if self.files.is_live() {
             let micros =
                 |clock| clock_gettime(clock).ok().map(|time| time.tv_sec() * 1_000_000 + time.tv_nsec() / 1000);
@@ -148,6 +175,12 @@ impl Sensors {
         }
         self.own(own);
         self.tick = self.tick.wrapping_add(1);
+    }
+
+    /// Waits for what file systems answer, at most for `limit`, and takes it into the row. Not for the loop.
+    pub fn settle(&mut self, limit: Duration) {
+        let cx = &mut Context { files: &mut self.files, row: &mut self.row, events: &mut self.events, vm: self.vm };
+        self.filesystems.settle(cx, limit);
     }
 
     fn own(&mut self, own: &OwnFigures) {
@@ -179,18 +212,27 @@ impl Sensors {
 
     /// Gives newcomers their places and forgets what is gone. The generation rises by one.
     pub fn reschema(&mut self) {
-        let mut counts = [0; SubjectKind::ALL.len()];
-        let mut overflow = [0; SubjectKind::ALL.len()];
-        for (kind, count, over) in
-            [(SubjectKind::VM, 1, 0), (SubjectKind::CPU, self.stat.cpus.prune(), self.stat.cpus.overflow())]
-        {
-            if let (Some(n), Some(m)) = (counts.get_mut(usize::from(kind.0)), overflow.get_mut(usize::from(kind.0))) {
-                (*n, *m) = (count, over);
-            }
-        }
+        let (cpus, disks, interfaces) = (self.stat.cpus.prune(), self.disks.disks.prune(), self.net.interfaces.prune());
+        let (filesystems, filesystems_over) = self.filesystems.prune();
+        let (cgroups, cgroup_disks, cgroup_disks_over) = self.cgroups.prune();
+        // In the order of `SubjectKind::ALL`.
+        let counts = [1, cpus, disks, interfaces, filesystems, cgroups, cgroup_disks];
+        let overflow = [
+            0,
+            self.stat.cpus.overflow(),
+            self.disks.disks.overflow(),
+            self.net.interfaces.overflow(),
+            filesystems_over,
+            0,
+            cgroup_disks_over,
+        ];
         let mut layout = self.row.relayout(counts, overflow);
         self.vm = layout.add(SubjectKind::VM, b"", &[], 0, self.vm);
         self.stat.cpus.place(&mut layout);
+        self.disks.disks.place(&mut layout);
+        self.net.interfaces.place(&mut layout);
+        self.filesystems.place(&mut layout);
+        self.cgroups.place(&mut layout, &self.disks);
         layout.finish(&mut self.events);
     }
 

@@ -125,10 +125,11 @@ impl<T> Roster<T> {
         }
     }
 
-    /// Ends the pass: whom it did not see is gone.
-    pub fn end(&mut self, row: &mut Row) {
+    /// Ends the pass: whom it did not see is gone. `leaving` is called for each.
+    pub fn end(&mut self, row: &mut Row, mut leaving: impl FnMut(&mut T, &mut Row)) {
         for i in 0..self.members.len() {
-            if self.members.get(i).is_some_and(|member| !member.gone && member.seen != self.pass) {
+            if let Some(member) = self.members.get_mut(i).filter(|member| !member.gone && member.seen != self.pass) {
+                leaving(&mut member.data, row);
                 self.retire(row, i);
             }
         }
@@ -139,26 +140,32 @@ impl<T> Roster<T> {
         self.members.get_mut(i)
     }
 
+    /// A member by its index.
+    #[must_use]
+    pub fn get(&self, i: usize) -> Option<&Member<T>> {
+        self.members.get(i)
+    }
+
     /// The living members and their indices.
     pub fn living(&self) -> impl Iterator<Item = (usize, &Member<T>)> {
         self.members.iter().enumerate().filter(|(_, member)| !member.gone)
     }
 
-    /// The living members.
-    pub fn living_mut(&mut self) -> impl Iterator<Item = &mut Member<T>> {
-        self.members.iter_mut().filter(|member| !member.gone)
+    /// The living members, to change.
+    pub fn living_mut(&mut self) -> impl Iterator<Item = (usize, &mut Member<T>)> {
+        self.members.iter_mut().enumerate().filter(|(_, member)| !member.gone)
     }
 
-    /// How many members there ever were since the last schema: indices are below it.
+    /// Whether the member is there.
     #[must_use]
-    pub const fn len(&self) -> usize {
+    pub fn is_living(&self, i: usize) -> bool {
+        self.members.get(i).is_some_and(|member| !member.gone)
+    }
+
+    /// Indices are below this.
+    #[must_use]
+    pub const fn index_end(&self) -> usize {
         self.members.len()
-    }
-
-    /// Whether nobody is there.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.members.is_empty()
     }
 
     /// How many could not be kept in the last pass.
@@ -176,7 +183,7 @@ impl<T> Roster<T> {
         self.members.len()
     }
 
-    /// Gives every member its place; `labels` makes those besides the name.
+    /// Gives every member its place, under its name and without labels.
     pub(super) fn place(&mut self, layout: &mut Layout<'_>) {
         for member in &mut self.members {
             member.place = layout.add(self.kind, &member.name, &[], member.incarnation, member.place);

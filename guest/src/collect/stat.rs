@@ -59,7 +59,7 @@ impl Stat {
                 cx.files.count_error();
             }
         }
-        self.cpus.end(cx.row);
+        self.cpus.end(cx.row, |(), _| {});
     }
 
     fn cpu(cpus: &mut Roster<()>, online: &mut CpuSet, row: &mut super::row::Row, line: &[u8]) {

@@ -5,7 +5,7 @@ use crate::kfile::KFile;
 use crate::parse::Keys;
 use informant_wire::metric::{MetricId, id};
 
-static KEYS: Keys = Keys::new(KEY_TABLE, b' ');
+static KEYS: Keys<MetricId> = Keys::new(KEY_TABLE, b' ');
 
 /// The collector.
 #[derive(Debug)]

@@ -1,0 +1,228 @@
+//! Cgroups v2: the watched one and its children first, then all down to two levels below the root, at most 64.
+//!
+//! Three files of each are read at every sample through kept descriptors, the rest every fifth, each cgroup at another
+//! sample. Names are raw bytes; `..` is never followed.
+
+pub mod files;
+pub mod io_stat;
+mod walk;
+
+use super::Context;
+use super::diskstats::Diskstats;
+use super::roster::Roster;
+use super::row::{Layout, Row};
+use crate::kfile::Files;
+use files::{Figures, Hot};
+use informant_wire::metric::{SubjectKind, UNLIMITED, id};
+use io_stat::Disks;
+use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+/// Cgroups that are reported.
+pub const MAX_CGROUPS: usize = 64;
+/// Members kept between two schemas, gone ones included.
+const MAX_MEMBERS: usize = 4 * MAX_CGROUPS;
+/// A path below the root that is longer is not followed.
+const MAX_PATH: usize = 4000;
+
+/// Where cgroup2 is looked for without a mount table; the second is the hybrid layout.
+const USUAL_MOUNTS: [&[u8]; 2] = [b"sys/fs/cgroup", b"sys/fs/cgroup/unified"];
+
+/// What is kept of a cgroup.
+#[derive(Debug)]
+pub struct Group {
+    hot: Hot,
+    figures: Figures,
+    disks: Disks,
+    /// The next one up that is reported.
+    parent: Option<usize>,
+    /// Its slow part was never read.
+    is_new: bool,
+}
+
+/// The collector.
+#[derive(Debug)]
+pub struct Cgroups {
+    /// Where cgroup2 is mounted, below the root, without a slash at either end.
+    base: Option<Box<[u8]>>,
+    /// Path of the watched one below the mount, beginning with a slash.
+    watched: Option<Box<[u8]>>,
+    groups: Roster<Group>,
+    skipped: u64,
+    tick: usize,
+    walk: walk::Buffers,
+}
+
+impl Cgroups {
+    /// `watched`: relative to the mount.
+    #[must_use]
+    pub fn new(watched: Option<&Path>) -> Self {
+        Self {
+            base: None,
+            watched: watched.and_then(normalise),
+            groups: Roster::new(SubjectKind::CGROUP),
+            skipped: 0,
+            tick: 0,
+            walk: walk::Buffers::default(),
+        }
+    }
+
+    /// One pass. `mount`: where the mount table says that cgroup2 is; `trusted`: there is such a table, and it is this
+    /// machine's.
+    pub fn sample(&mut self, cx: &mut Context<'_>, mount: Option<&[u8]>, trusted: bool, all: bool) {
+        if cx.files.recheck {
+            self.find_base(cx, mount, trusted);
+            self.rewalk(cx);
+        }
+        for i in 0..self.groups.index_end() {
+            if !self.groups.is_living(i) {
+                continue;
+            }
+            let Some(member) = self.groups.get_mut(i) else { continue };
+            let (place, group) = (member.place, &mut member.data);
+            if (all || group.is_new || (self.tick + i).is_multiple_of(super::SLOW_EVERY as usize))
+                && let Some(base) = &self.base
+                && let Ok(directory) = cx.files.open_directory(walk::join(&mut self.walk.path, base, &member.name))
+            {
+                group.is_new = false;
+                let (figures, disks) = (&mut group.figures, &mut group.disks);
+                files::read_cold(cx.files, directory.as_fd(), cx.row, place, figures, disks);
+            }
+            group.hot.read(cx.files, cx.row, place, &mut group.figures);
+        }
+        for i in 0..self.groups.index_end() {
+            if self.groups.is_living(i) {
+                self.effective_limits(cx.row, i);
+            }
+        }
+        cx.row.put(cx.vm, id::AGENT_CGROUPS_SKIPPED, self.base.is_some().then_some(self.skipped));
+        self.tick = self.tick.wrapping_add(1);
+    }
+
+    /// The lowest limit from a cgroup to the root, and the use at the level that has it. Levels without the file, as
+    /// the root, set no limit.
+    fn effective_limits(&self, row: &mut Row, i: usize) {
+        let Some(place) = self.groups.get(i).map(|member| member.place) else { return };
+        let (mut memory, mut usage, mut cpu) = (None, None, None);
+        let mut level = Some(i);
+        // Parents stand at other indices, but a chain can not be longer than the tree.
+        for _ in 0..MAX_MEMBERS {
+            let Some(group) = level.and_then(|i| self.groups.get(i)).map(|member| &member.data) else { break };
+            let figures = group.figures;
+            if let Some(max) = figures.memory_max
+                && memory.is_none_or(|lowest| max < lowest)
+            {
+                memory = Some(max);
+                usage = figures.memory_current.filter(|_| max != UNLIMITED);
+            }
+            if let Some(limit) = figures.cpu_limit {
+                cpu = Some(cpu.map_or(limit, |lowest: u64| lowest.min(limit)));
+            }
+            level = group.parent;
+        }
+        row.put(place, id::CGROUP_MEMORY_LIMIT, memory);
+        row.put(place, id::CGROUP_MEMORY_LIMIT_USAGE, usage);
+        row.put(place, id::CGROUP_CPU_LIMIT_EFFECTIVE, cpu);
+    }
+
+    fn find_base(&mut self, cx: &mut Context<'_>, mount: Option<&[u8]>, trusted: bool) {
+        let named = mount.map(|path| path.strip_prefix(b"/").unwrap_or(path)).filter(|path| is_cgroup2(cx.files, path));
+        let found = match named {
+            None if !trusted => USUAL_MOUNTS.into_iter().find(|path| is_cgroup2(cx.files, path)),
+            named => named,
+        };
+        if found != self.base.as_deref() {
+            self.groups.begin();
+            self.groups.end(cx.row, leave);
+            self.base = found.map(Box::from);
+        }
+    }
+
+    /// Forgets who is gone and counts cgroups, and their devices.
+    pub fn prune(&mut self) -> (usize, usize, usize) {
+        let count = self.groups.prune();
+        self.link();
+        let (mut disks, mut overflow) = (0, 0);
+        for (_, member) in self.groups.living_mut() {
+            disks += member.data.disks.prune();
+            overflow += member.data.disks.overflow;
+        }
+        (count, disks, overflow)
+    }
+
+    /// Gives every cgroup its place, and then their devices.
+    pub(super) fn place(&mut self, layout: &mut Layout<'_>, names: &Diskstats) {
+        self.groups.place(layout);
+        for (_, member) in self.groups.living_mut() {
+            for disk in member.data.disks.each_mut() {
+                let (major, minor) = disk.device;
+                let number;
+                let device = match names.name_of(disk.device) {
+                    Some(name) => name,
+                    None => {
+                        number = format!("{major}:{minor}");
+                        number.as_bytes()
+                    }
+                };
+                let labels = [("device", device)];
+                disk.place =
+                    layout.add(SubjectKind::CGROUP_DISK, &member.name, &labels, member.incarnation, disk.place);
+            }
+        }
+    }
+}
+
+fn leave(group: &mut Group, row: &mut Row) {
+    group.hot.close();
+    group.figures = Figures::default();
+    group.is_new = true;
+    group.disks.clear(row);
+}
+
+/// By its magic on a live system; a fixture tree has at least the file that every cgroup2 directory has.
+fn is_cgroup2(files: &Files, path: &[u8]) -> bool {
+    let Ok(directory) = files.open_directory(path) else { return false };
+    if files.is_live() {
+        return fstatfs(&directory).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
+    }
+    let mut name = path.to_vec();
+    name.extend_from_slice(b"/cgroup.controllers");
+    files.stat(&name).is_ok()
+}
+
+/// `a//b/./c` is `/a/b/c`; a path that climbs is refused.
+fn normalise(path: &Path) -> Option<Box<[u8]>> {
+    let mut clean = Vec::new();
+    for part in path.components() {
+        match part {
+            Component::RootDir | Component::CurDir => {}
+            Component::Normal(name) => {
+                clean.push(b'/');
+                clean.extend_from_slice(name.as_bytes());
+            }
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    (!clean.is_empty() && clean.len() < MAX_PATH).then(|| clean.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_watched_path_never_climbs() {
+        for (path, expected) in [
+            ("a/b", Some("/a/b")),
+            ("/a//b/./c/", Some("/a/b/c")),
+            ("/", None),
+            ("", None),
+            ("/../../init.scope", None),
+            ("a/../b", None),
+        ] {
+            assert_eq!(normalise(Path::new(path)).as_deref(), expected.map(str::as_bytes), "{path}");
+        }
+    }
+}

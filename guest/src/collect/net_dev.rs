@@ -1,0 +1,146 @@
+//! `/proc/net/dev`, and each interface's state from `/sys/class/net`. See `proc_pid_net(5)` and
+//! Documentation/ABI/testing/sysfs-class-net.
+//!
+//! Names are bytes: everything before the last colon of a line.
+
+use super::Context;
+use super::roster::{Roster, Seen};
+use super::row::Row;
+use crate::kfile::{Files, KFile};
+use crate::parse::{fields, lines, number, only_number, trim};
+use informant_wire::metric::{MetricId, SubjectKind, id};
+
+/// The columns behind the name.
+const COLUMNS: [MetricId; 16] = [
+    id::NET_RX_BYTES,
+    id::NET_RX_PACKETS,
+    id::NET_RX_ERRORS,
+    id::NET_RX_DROPPED,
+    id::NET_RX_FIFO,
+    id::NET_RX_FRAME,
+    id::NET_RX_COMPRESSED,
+    id::NET_RX_MULTICAST,
+    id::NET_TX_BYTES,
+    id::NET_TX_PACKETS,
+    id::NET_TX_ERRORS,
+    id::NET_TX_DROPPED,
+    id::NET_TX_FIFO,
+    id::NET_TX_COLLISIONS,
+    id::NET_TX_CARRIER,
+    id::NET_TX_COMPRESSED,
+];
+/// What drivers say when they do not know a speed, besides -1.
+const SPEEDS_UNKNOWN: [u64; 2] = [65_535, 4_294_967_295];
+
+/// What is kept of an interface.
+#[derive(Debug, Default)]
+pub struct Interface {
+    /// Bytes and packets received and sent, of the last sample.
+    last: [u64; 4],
+    /// Its state in sysfs is to be read with this sample: it is new, or several of its counters fell.
+    look: bool,
+}
+
+/// The collector.
+#[derive(Debug)]
+pub struct NetDev {
+    file: KFile,
+    /// Interfaces by name.
+    pub interfaces: Roster<Interface>,
+    path: Vec<u8>,
+}
+
+impl Default for NetDev {
+    fn default() -> Self {
+        Self { file: KFile::new(b"proc/net/dev"), interfaces: Roster::new(SubjectKind::NETWORK), path: Vec::new() }
+    }
+}
+
+impl NetDev {
+    /// One pass.
+    pub fn sample(&mut self, cx: &mut Context<'_>) {
+        self.interfaces.begin();
+        if let Some(bytes) = cx.files.read(&mut self.file) {
+            for line in lines(bytes) {
+                Self::line(&mut self.interfaces, cx.row, line);
+            }
+        }
+        self.interfaces.end(cx.row, |_, _| {});
+        for i in 0..self.interfaces.index_end() {
+            let looked_at = self.interfaces.get_mut(i).is_some_and(|member| std::mem::take(&mut member.data.look));
+            if self.interfaces.is_living(i) && (looked_at || cx.files.recheck) {
+                self.state(cx, i);
+            }
+        }
+    }
+
+    fn line(interfaces: &mut Roster<Interface>, row: &mut Row, line: &[u8]) {
+        let Some(colon) = line.iter().rposition(|byte| *byte == b':') else { return };
+        let (Some(name), Some(numbers)) = (line.get(..colon).map(trim), line.get(colon + 1..)) else { return };
+        let mut values = [None; COLUMNS.len()];
+        for (value, field) in values.iter_mut().zip(fields(numbers)) {
+            *value = number(field);
+        }
+        if name.is_empty() || values.iter().all(Option::is_none) {
+            return;
+        }
+        let now = [0, 1, 8, 9].map(|i: usize| values.get(i).copied().flatten().unwrap_or_default());
+        let i = match interfaces.see(name) {
+            Seen::Known(i) => i,
+            Seen::Again => return,
+            Seen::New => match interfaces.add(row, name, 0, Interface { last: now, look: true }) {
+                Some(i) => i,
+                None => return,
+            },
+        };
+        let Some(interface) = interfaces.get_mut(i) else { return };
+        for (metric, value) in COLUMNS.into_iter().zip(values) {
+            row.put(interface.place, metric, value);
+        }
+        // One counter may wrap; two that fall together look like another interface of the same name.
+        interface.data.look |= now.iter().zip(interface.data.last).filter(|(now, last)| *now < last).count() > 1;
+        interface.data.last = now;
+    }
+
+    fn state(&mut self, cx: &mut Context<'_>, i: usize) {
+        let Some(interface) = self.interfaces.get_mut(i) else { return };
+        let path = &mut self.path;
+        path.clear();
+        path.extend_from_slice(b"sys/class/net/");
+        path.extend_from_slice(&interface.name);
+        path.push(b'/');
+        let base = path.len();
+        let index = attribute(cx.files, path, base, b"ifindex").and_then(only_number).unwrap_or(0);
+        let place = if interface.incarnation == index {
+            interface.place
+        } else if interface.incarnation == 0 && interface.place == super::row::Place::NONE {
+            // A newcomer: nobody was told its incarnation yet.
+            interface.incarnation = index;
+            interface.place
+        } else {
+            let (name, last) = (interface.name.clone(), interface.data.last);
+            self.interfaces.retire(cx.row, i);
+            self.interfaces.add(cx.row, &name, index, Interface { last, look: false });
+            return;
+        };
+        let up = match attribute(cx.files, path, base, b"operstate").map(trim) {
+            Some(b"up") => Some(1),
+            // No statement: lo and many virtio and tun links say so for ever.
+            None | Some(b"unknown" | b"") => None,
+            Some(_) => Some(0),
+        };
+        cx.row.put(place, id::NET_UP, up);
+        let carrier = attribute(cx.files, path, base, b"carrier").and_then(only_number).filter(|value| *value <= 1);
+        cx.row.put(place, id::NET_CARRIER, carrier);
+        let mtu = attribute(cx.files, path, base, b"mtu").and_then(only_number);
+        cx.row.put(place, id::NET_MTU, mtu);
+        let speed = attribute(cx.files, path, base, b"speed").and_then(only_number);
+        cx.row.put(place, id::NET_SPEED, speed.filter(|speed| !SPEEDS_UNKNOWN.contains(speed)));
+    }
+}
+
+fn attribute<'a>(files: &'a mut Files, path: &mut Vec<u8>, base: usize, name: &[u8]) -> Option<&'a [u8]> {
+    path.truncate(base);
+    path.extend_from_slice(name);
+    files.read_once(None, path)
+}
