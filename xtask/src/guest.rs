@@ -4,7 +4,7 @@
 //! sources are to be had.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -21,14 +21,36 @@ pub struct Built {
 }
 
 pub fn build(arch: Arch) -> Result<Built> {
+    let std_used = if setup::has_sources() { "std built for size" } else { "prebuilt std" };
+    let step = run::Step::new(format!("building informant-guest for {arch} with {std_used}"));
+    let built = compile(arch, &["--bin", "informant-guest"])?;
+    let place = project::guest_path(arch);
+    install(&built.join("informant-guest"), &place)?;
+    let built = describe(&place, std_used)?;
+    step.done(&built.summary);
+    if built.size > LIMIT {
+        bail!(
+            "informant-guest for {arch} is {} bytes, over the limit of {LIMIT}: see what grew with `cargo bloat`",
+            built.size
+        );
+    }
+    Ok(built)
+}
+
+/// An example of the guest, built as the agent is: it measures what ships.
+pub fn build_example(name: &str) -> Result<PathBuf> {
+    let step = run::Step::new(format!("building the example {name} of informant-guest"));
+    let place = compile(Arch::X86_64, &["--example", name])?.join("examples").join(name);
+    step.done(&project::shown(&place));
+    Ok(place)
+}
+
+/// Gives the directory in which cargo leaves what it built.
+fn compile(arch: Arch, what: &[&str]) -> Result<PathBuf> {
     setup::toolchain()?;
     if !setup::has_target(arch) {
         bail!("the Rust target {} is not installed: rustup target add {}", arch.musl(), arch.musl());
     }
-    let sources = setup::has_sources();
-    let std_used = if sources { "std built for size" } else { "prebuilt std" };
-    let step = run::Step::new(format!("building informant-guest for {arch} with {std_used}"));
-
     let target = project::target().join("guest-build");
     let mut flags = vec!["-C relocation-model=static".to_owned()];
     if arch == Arch::Aarch64 {
@@ -46,24 +68,13 @@ pub fn build(arch: Arch) -> Result<Built> {
         arch.musl(),
         "--target-dir",
     ]);
-    cargo.arg(&target).env("CARGO_ENCODED_RUSTFLAGS", encoded(&flags));
-    if sources {
+    cargo.arg(&target).args(what).env("CARGO_ENCODED_RUSTFLAGS", encoded(&flags));
+    if setup::has_sources() {
         cargo.env("RUSTC_BOOTSTRAP", "1");
         cargo.args(["-Z", "build-std=std,panic_abort", "-Z", "build-std-features=optimize_for_size"]);
     }
     run::check(cargo.stdout(std::io::stderr()))?;
-
-    let place = project::guest_path(arch);
-    install(&target.join(arch.musl()).join("guest/informant-guest"), &place)?;
-    let built = describe(&place, std_used)?;
-    step.done(&built.summary);
-    if built.size > LIMIT {
-        bail!(
-            "informant-guest for {arch} is {} bytes, over the limit of {LIMIT}: see what grew with `cargo bloat`",
-            built.size
-        );
-    }
-    Ok(built)
+    Ok(target.join(arch.musl()).join("guest"))
 }
 
 /// Copies beside the place and renames: a running old file is not written to.
@@ -88,7 +99,7 @@ fn describe(path: &Path, std_used: &str) -> Result<Built> {
 /// Panic messages name source files: without this they would carry the builder's directories into every image.
 fn remapped_paths() -> Vec<String> {
     let mut from = vec![(project::root(), "informant")];
-    let home = std::env::var_os("HOME").map(std::path::PathBuf::from);
+    let home = std::env::var_os("HOME").map(PathBuf::from);
     let or_home = |name: &str, dir: &str| {
         std::env::var_os(name).map(Into::into).or_else(|| home.as_ref().map(|home| home.join(dir)))
     };

@@ -1,5 +1,7 @@
 //! `cargo xtask host`: the daemon and command line for this machine, or static for use inside a VM.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 
 use crate::project::{self, Arch};
@@ -13,6 +15,17 @@ pub fn build() -> Result<()> {
     run::check(cargo.stdout(std::io::stderr()))?;
     step.done(&project::shown(&project::host_path()));
     Ok(())
+}
+
+/// An example of the host, built as the daemon is.
+pub fn build_example(name: &str) -> Result<PathBuf> {
+    let step = run::Step::new(format!("building the example {name} of informant-host"));
+    let mut cargo = run::cargo();
+    cargo.args(["build", "--package", "informant-host", "--release", "--example", name, "--target-dir"]);
+    run::check(cargo.arg(project::target()).stdout(std::io::stderr()))?;
+    let place = project::target().join("release/examples").join(name);
+    step.done(&project::shown(&place));
+    Ok(place)
 }
 
 /// Leaves `target/host-static/informant-host`, which needs no library.

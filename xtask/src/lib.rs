@@ -2,6 +2,7 @@
 //!
 //! Whole-system tests (xtask/tests) use [`vm`] for real VMs, [`child`] for processes, [`project`] for the programs.
 
+pub mod bench;
 pub mod child;
 pub mod demo;
 pub mod elf;

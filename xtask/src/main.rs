@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use lexopt::{Arg, Parser, ValueExt};
 use xtask::project::{self, Arch};
 use xtask::test::{Counts, Options};
-use xtask::{demo, guest, host, initramfs, load, setup, simulate, test, tidy};
+use xtask::{bench, demo, guest, host, initramfs, load, setup, simulate, test, tidy};
 
 struct Command {
     name: &'static str,
@@ -51,6 +51,12 @@ const COMMANDS: &[Command] = &[
         summary: "run the named busy load on this machine, until Ctrl-C",
         options: "  --seconds N             end after N seconds\n",
         run: |args| load::run(seconds(args)?),
+    },
+    Command {
+        name: "bench",
+        summary: "measure everything that DESIGN promises, and write BENCHMARKS.md",
+        options: bench::HELP,
+        run: bench::run,
     },
     Command {
         name: "simulate",
