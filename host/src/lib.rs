@@ -4,5 +4,10 @@
 //! writes what the world sees, `cli` reads it. Nothing depends on `daemon`.
 
 pub mod cli;
+pub mod config;
 pub mod daemon;
+pub mod lock;
+pub mod model;
 pub mod publish;
+pub mod session;
+pub mod transport;

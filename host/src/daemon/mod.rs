@@ -1,8 +1,33 @@
-//! The daemon: wires sessions, model and publishing to sockets, files and time.
+//! The daemon: wires sessions, model and publishing to sockets, files and time. One thread runs all of it; a second
+//! one writes files.
 
+mod accept;
+mod api;
+mod connection;
+mod folders;
+mod prove;
+mod publisher;
+mod shared;
+mod slot;
+mod writer;
+
+use crate::lock::{self, LockError};
 use informant_wire::HOST_PORT;
-use std::path::Path;
+use informant_wire::host_to_guest::ByeReason;
+use informant_wire::id::ControllerId;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use shared::Shared;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+/// How long the sessions have to take their Bye at the end.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
@@ -12,8 +37,87 @@ pub struct Arguments {
     pub port: u32,
 }
 
+/// Why the daemon does not run.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(transparent)]
+    Lock(#[from] LockError),
+    #[error("cannot use {path}: {source}; make the directory, or name another one with --dir")]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("cannot listen at {path}: {source}")]
+    Api { path: PathBuf, source: io::Error },
+    #[error("cannot start: {0}")]
+    Start(#[from] io::Error),
+}
+
 /// Runs the daemon until it is told to stop.
 #[must_use]
-pub fn main(_dir: &Path, _arguments: &Arguments) -> ExitCode {
-    ExitCode::FAILURE
+pub fn main(dir: &Path, arguments: &Arguments) -> ExitCode {
+    tracing_subscriber::fmt().with_writer(io::stderr).with_target(false).with_ansi(false).init();
+    match serve(dir, arguments.port) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("informant-host: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(dir: &Path, port: u32) -> Result<(), ServeError> {
+    let directory = |source| ServeError::Directory { path: dir.into(), source };
+    std::fs::create_dir_all(dir).map_err(directory)?;
+    let dir = dir.canonicalize().map_err(directory)?;
+    let _lock = lock::acquire(&dir)?;
+    raise_descriptors();
+    let mut controller = [0; 16];
+    getrandom::fill(&mut controller).map_err(io::Error::other)?;
+    let (jobs, queue) = mpsc::channel(writer::QUEUE);
+    let shared = Arc::new(Shared::new(dir, port, ControllerId(controller), jobs));
+    let writes = Arc::clone(&shared);
+    std::thread::Builder::new().name("writer".into()).spawn(move || writer::run(&writes, queue))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
+    runtime.block_on(run(&shared))
+}
+
+async fn run(shared: &Arc<Shared>) -> Result<(), ServeError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let path = shared.dir.join("informant.sock");
+    let api = api::listen(&path).map_err(|source| ServeError::Api { path, source })?;
+    tokio::spawn(api::run(Arc::clone(shared), api));
+    tokio::spawn(publisher::run(Arc::clone(shared)));
+    tokio::spawn(accept::run_vsock(Arc::clone(shared)));
+    tokio::spawn(folders::run(Arc::clone(shared)));
+    tracing::info!("serves {} at port {}", shared.dir.display(), shared.port);
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    tracing::info!("stops");
+    stop(shared).await;
+    Ok(())
+}
+
+/// Says goodbye to every session, writes the last status, and waits for the writer; bounded, whatever guests do.
+async fn stop(shared: &Arc<Shared>) {
+    shared.stopping.store(true, Ordering::Relaxed);
+    for slot in shared.slots() {
+        slot.with(shared, |core| core.instance.end_all(ByeReason::STOPPING));
+    }
+    let all_gone = async {
+        while shared.sessions.load(Ordering::Relaxed) > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _late_ones_are_cut = tokio::time::timeout(GOODBYE, all_gone).await;
+    let _disk_hangs = tokio::time::timeout(Duration::from_secs(10), publisher::last(shared)).await;
+}
+
+/// Every instance costs two descriptors: the limit goes as high as it may.
+fn raise_descriptors() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(soft, hard)| if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) });
+    if let Err(error) = raised {
+        tracing::warn!("cannot raise the limit of open files: {error}");
+    }
 }

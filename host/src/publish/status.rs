@@ -208,7 +208,7 @@ pub struct Guest {
     pub boot_id: String,
     /// The protocol version spoken.
     pub protocol: u16,
-    /// Root in the guest is proven for this session.
+    /// Root in the guest is proven for this session, or nobody asks (`trust = "any"`).
     pub proven: bool,
     /// Another instance has a live session with the same boot id and nonce, or had when this session began.
     pub clone: bool,
@@ -487,7 +487,7 @@ pub enum WatchLine {
         /// The instance's name.
         instance: String,
         /// What.
-        event: EventLine,
+        event: Box<EventLine>,
     },
     /// The instance's folder is gone.
     Removed {

@@ -1,0 +1,386 @@
+//! One connection: moves bytes between a socket and its [`Session`], and what they mean into the instance. Reads are
+//! paused while the instance is over its budget; nothing here waits for a guest without a deadline.
+
+use super::prove;
+use super::shared::Shared;
+use super::slot::{Slot, Wake};
+use crate::model::instance::{Admission, Facts, Order, Standing};
+use crate::model::{Now, SECOND_US};
+use crate::session::{Due, Ending, Heard, Session, refused_text};
+use informant_wire::frame::{EncodeError, encode, kind};
+use informant_wire::hello::{Refused, RefusedCode, Role, Welcome};
+use informant_wire::host_to_guest::{Bye, ByeReason};
+use informant_wire::id::{BootId, Challenge, Nonce, SessionId};
+use informant_wire::limits::{DEAD_AFTER_S, MAX_HOST_FRAME, MAX_SESSIONS};
+use std::cell::RefCell;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tokio::net::UnixStream;
+use tokio::time::{Instant, sleep_until};
+
+/// Bytes read at a time, into one buffer for all connections of the thread.
+const READ: usize = 64 * 1024;
+/// Bytes that may wait for a guest that does not read. Acks are left out beyond; they repeat what they say.
+const MAX_OUT: usize = 4 * MAX_HOST_FRAME;
+/// Connections of an instance that may stand without a Hello.
+const MAX_GREETING: usize = MAX_SESSIONS;
+
+thread_local! {
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into_boxed_slice());
+}
+
+struct Connection {
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    stream: UnixStream,
+    session: Session,
+    id: SessionId,
+    challenge: Challenge,
+    wake: Arc<Wake>,
+    peer_port: Option<u32>,
+    out: Vec<u8>,
+    blocked_since: Option<Now>,
+    read_after_us: u64,
+    greeting: bool,
+    identity: Option<(BootId, Nonce)>,
+}
+
+/// What some bytes led to.
+enum Pumped {
+    /// All that is there was taken.
+    Empty,
+    /// There may be more.
+    More,
+    /// The handshake's turn.
+    Hello(Box<Facts>),
+    Over(Ending),
+}
+
+/// Serves a connection until it is over. `peer_port`: of an AF_VSOCK peer.
+pub(super) async fn serve(shared: Arc<Shared>, slot: Arc<Slot>, stream: UnixStream, peer_port: Option<u32>) {
+    let now = shared.now();
+    let welcome = slot.with(&shared, |core| {
+        core.instance.counters.connections += 1;
+        let welcome = core.budget.connection(now) && core.greeting < MAX_GREETING;
+        core.greeting += usize::from(welcome);
+        core.instance.counters.throttled += u64::from(!welcome);
+        welcome
+    });
+    if !welcome {
+        slot.say(&shared, tracing::Level::WARN, format_args!("too many connections: one was closed at once"));
+        return;
+    }
+    let (mut session, mut challenge) = ([0; 8], [0; 16]);
+    if let Err(error) = getrandom::fill(&mut session).and_then(|()| getrandom::fill(&mut challenge)) {
+        slot.with(&shared, |core| core.greeting -= 1);
+        slot.say(&shared, tracing::Level::WARN, format_args!("no random numbers: {error}; a connection was closed"));
+        return;
+    }
+    let mut connection = Connection {
+        session: Session::new(now),
+        id: SessionId(u64::from_le_bytes(session)),
+        challenge: Challenge(challenge),
+        wake: Arc::default(),
+        shared,
+        slot,
+        stream,
+        peer_port,
+        out: Vec::new(),
+        blocked_since: None,
+        read_after_us: 0,
+        greeting: true,
+        identity: None,
+    };
+    let ending = connection.run().await;
+    connection.close(&ending);
+}
+
+impl Connection {
+    async fn run(&mut self) -> Ending {
+        let mut timer = std::pin::pin!(sleep_until(Instant::now()));
+        let mut armed_us = 0;
+        loop {
+            if let Some(ending) = self.turn() {
+                return ending;
+            }
+            let now = self.shared.now();
+            let paused = now.mono_us < self.read_after_us;
+            let mut deadline_us = self.session.deadline_us();
+            if paused {
+                deadline_us = deadline_us.min(self.read_after_us);
+            }
+            if let Some(since) = self.blocked_since {
+                deadline_us = deadline_us.min(since.mono_us + DEAD_AFTER_S * SECOND_US);
+            }
+            // A timer that is early is left alone: re-arming it for every frame would cost more than one vain turn.
+            if deadline_us < armed_us || armed_us <= now.mono_us {
+                armed_us = deadline_us;
+                timer.as_mut().reset(self.shared.instant(deadline_us));
+            }
+            let reads = self.session.wants_bytes() && !paused;
+            let pumped = tokio::select! {
+                ready = self.stream.readable(), if reads => match ready {
+                    Ok(()) => self.pump(),
+                    Err(error) => Pumped::Over(Ending::Failed(error.to_string())),
+                },
+                _ = self.stream.writable(), if !self.out.is_empty() => Pumped::Empty,
+                () = self.wake.notify.notified() => Pumped::Empty,
+                () = timer.as_mut() => Pumped::Empty,
+            };
+            match pumped {
+                Pumped::Empty => {}
+                Pumped::More => tokio::task::yield_now().await,
+                Pumped::Over(ending) => return ending,
+                Pumped::Hello(facts) => {
+                    if let Some(ending) = self.admit(&facts).await {
+                        return ending;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What is due: orders, time, and bytes that wait to be written.
+    fn turn(&mut self) -> Option<Ending> {
+        let now = self.shared.now();
+        for order in self.wake.take() {
+            match order {
+                Order::Resume => self.session.resume(now),
+                Order::Stored(sequence) => self.session.event_stored(sequence),
+                Order::Renonce => {
+                    let _full = self.send(|out| encode(out, kind::RENONCE, &()));
+                }
+                Order::End(reason) => return Some(Ending::Ended(reason)),
+            }
+        }
+        match self.session.due(now) {
+            Some(Due::Over(ending)) => return Some(ending),
+            Some(Due::Ack(ack)) => {
+                if self.out.len() < MAX_OUT {
+                    let _full = self.send(|out| ack.encode(out));
+                }
+            }
+            None => {}
+        }
+        if let Err(error) = self.flush(now) {
+            return Some(Ending::Failed(error.to_string()));
+        }
+        let stuck = self.blocked_since.is_some_and(|since| now.since_us(since) >= DEAD_AFTER_S * SECOND_US);
+        stuck.then_some(Ending::NotReading)
+    }
+
+    fn send(&mut self, frame: impl FnOnce(&mut [u8]) -> Result<usize, EncodeError>) -> Result<(), EncodeError> {
+        let mut buffer = [0; MAX_HOST_FRAME];
+        let length = frame(&mut buffer)?;
+        self.out.extend_from_slice(buffer.get(..length).unwrap_or_default());
+        Ok(())
+    }
+
+    fn flush(&mut self, now: Now) -> io::Result<()> {
+        while !self.out.is_empty() {
+            match self.stream.try_write(&self.out) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    self.out.drain(..written);
+                    self.blocked_since = None;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.blocked_since.get_or_insert(now);
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads once and takes what came.
+    fn pump(&mut self) -> Pumped {
+        BUFFER.with_borrow_mut(|buffer| {
+            let read = match self.stream.try_read(buffer) {
+                Ok(0) => return Pumped::Over(Ending::Closed),
+                Ok(read) => read,
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    return Pumped::Empty;
+                }
+                Err(error) => return Pumped::Over(Ending::Failed(error.to_string())),
+            };
+            let pumped = self.take(buffer.get(..read).unwrap_or_default());
+            if read == READ && matches!(pumped, Pumped::Empty) { Pumped::More } else { pumped }
+        })
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Pumped {
+        let now = self.shared.now();
+        let (id, session, slot, shared) = (self.id, &mut self.session, &self.slot, &self.shared);
+        let mut refused = None;
+        let mut hello = None;
+        let mut ending = None;
+        let mut used = 0;
+        let pause_us = slot.with(shared, |core| {
+            core.budget.bytes(bytes.len(), now);
+            core.instance.bytes(id, bytes.len(), now);
+            while ending.is_none() && refused.is_none() {
+                let mut taken_sample = None;
+                let Some(heard) = session.next(now, bytes, &mut used) else { break };
+                core.budget.frame(now);
+                core.instance.counters.frames += 1;
+                match heard {
+                    Heard::Hello(said, version) => hello = Some(Box::new(Facts::new(&said, version))),
+                    Heard::Refuse { code, permanent, text } => {
+                        core.instance.refused(code, now);
+                        refused = Some((code, permanent, text));
+                    }
+                    Heard::SchemaPart(part, body) => {
+                        if let Err(error) = core.instance.schema_part(id, &part, body) {
+                            ending = Some(Ending::Broken(error.to_string()));
+                        }
+                    }
+                    Heard::SchemaEnd(end) => {
+                        core.budget.schema(now);
+                        if let Err(error) = core.instance.schema_end(id, &end) {
+                            ending = Some(Ending::Broken(error.to_string()));
+                        }
+                    }
+                    Heard::Sample(sample) => match core.instance.sample(id, &sample, now) {
+                        Ok(()) => taken_sample = Some(sample.head.sequence),
+                        Err(error) => ending = Some(Ending::Broken(error.to_string())),
+                    },
+                    Heard::Heartbeat(heartbeat) => core.instance.heartbeat(id, heartbeat, now),
+                    Heard::Event(event) => core.event(shared, slot, id, &event, now),
+                    Heard::Unknown(_) => core.instance.counters.frames_unknown += 1,
+                    Heard::Bad(_) => core.instance.counters.frames_bad += 1,
+                    Heard::Over(over) => ending = Some(over),
+                }
+                if let Some(sequence) = taken_sample {
+                    session.sample_taken(sequence);
+                }
+            }
+            let pause_us = core.pause_us();
+            core.instance.counters.throttled += u64::from(pause_us > 0);
+            pause_us
+        });
+        if pause_us > 0 {
+            self.read_after_us = now.mono_us + pause_us.min(SECOND_US);
+            let slot = Arc::clone(&self.slot);
+            slot.say(&self.shared, tracing::Level::WARN, format_args!("sends more than its share: reading is paused"));
+        }
+        if let Some((code, permanent, text)) = refused {
+            return Pumped::Over(self.refuse(code, permanent, &text));
+        }
+        match (ending, hello) {
+            (Some(ending), _) => Pumped::Over(ending),
+            (None, Some(facts)) => Pumped::Hello(facts),
+            (None, None) => Pumped::Empty,
+        }
+    }
+
+    fn refuse(&mut self, code: RefusedCode, permanent: bool, text: &str) -> Ending {
+        let refused = Refused { code, permanent, text: refused_text(text) };
+        let _full = self.send(|out| refused.encode(out));
+        Ending::Refused(code)
+    }
+
+    /// Answers a valid Hello.
+    async fn admit(&mut self, facts: &Facts) -> Option<Ending> {
+        if self.shared.is_stopping() {
+            return Some(self.refuse(RefusedCode::SHUTTING_DOWN, false, "the daemon is stopping"));
+        }
+        // Which events are stored is known only once the log was read back.
+        let deadline = self.shared.instant(self.session.deadline_us());
+        if tokio::time::timeout_at(deadline, self.slot.wait_loaded(&self.shared)).await.is_err() {
+            return Some(self.refuse(RefusedCode::SHUTTING_DOWN, false, "the event log is not read back yet"));
+        }
+        let now = self.shared.now();
+        let (id, wake, challenge, port) = (self.id, Arc::clone(&self.wake), self.challenge, self.peer_port);
+        let (admission, standing) = self.slot.with(&self.shared, |core| {
+            core.greeting -= 1;
+            let standing = core.standing(facts, port);
+            let admission = core.instance.hello(id, facts, standing, now);
+            if matches!(admission, Admission::Open { .. }) {
+                core.enter(id, wake, challenge);
+            }
+            (admission, standing)
+        });
+        self.greeting = false;
+        let (last_event, held, agent) = match admission {
+            Admission::Refuse { code, permanent, text } => return Some(self.refuse(code, permanent, text)),
+            Admission::Open { last_event, held, agent } => (last_event, held, agent),
+        };
+        self.shared.sessions.fetch_add(1, Ordering::Relaxed);
+        self.session.open(now, agent, last_event, held);
+        let welcome = Welcome {
+            version: facts.protocol,
+            session: id,
+            challenge,
+            role: Role::CONTROLLER,
+            controller: self.shared.controller,
+            controller_name: "informant-host",
+            last_event,
+        };
+        if self.send(|out| welcome.encode(out)).is_err() {
+            return Some(Ending::Failed("welcome does not fit its frame".into()));
+        }
+        if agent {
+            self.find_clones(facts);
+        }
+        if standing == Standing::Pending {
+            prove::start(&self.shared, &self.slot);
+        }
+        None
+    }
+
+    fn find_clones(&mut self, facts: &Facts) {
+        let key = (facts.boot, facts.nonce);
+        self.identity = Some(key);
+        for other in self.shared.identify(key, &self.slot, self.id) {
+            other.with(&self.shared, |core| core.instance.clone_seen(facts.boot, &self.slot.name, None));
+            let id = self.id;
+            self.slot.with(&self.shared, |core| core.instance.clone_seen(facts.boot, &other.name, Some(id)));
+        }
+    }
+
+    /// Says why, takes what is still in the socket (a VMM may not tell its guest otherwise), and leaves.
+    fn close(&mut self, ending: &Ending) {
+        let bye = match ending {
+            Ending::Ended(reason) => Some(*reason),
+            Ending::Broken(_) | Ending::Silent | Ending::NotReading => Some(ByeReason::PROTOCOL),
+            _ => None,
+        };
+        if let Some(reason) = bye.filter(|_| self.session.is_open() || matches!(ending, Ending::Broken(_))) {
+            let _full = self.send(|out| Bye { reason }.encode(out));
+        }
+        let now = self.shared.now();
+        let _peer_gone = self.flush(now);
+        BUFFER.with_borrow_mut(|buffer| {
+            for _ in 0..8 {
+                if !self.stream.try_read(buffer).is_ok_and(|read| read > 0) {
+                    break;
+                }
+            }
+        });
+        if let Some(key) = self.identity {
+            self.shared.forget(key, self.id);
+        }
+        let (id, greeting) = (self.id, self.greeting);
+        self.slot.with(&self.shared, |core| {
+            core.greeting -= usize::from(greeting);
+            core.leave(id);
+            core.instance.closed(id, ending, now);
+        });
+        if greeting && matches!(ending, Ending::Closed) {
+            return;
+        }
+        if !greeting && !matches!(ending, Ending::Refused(_)) {
+            self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+        }
+        let level = if matches!(ending, Ending::Broken(_) | Ending::Refused(_)) {
+            tracing::Level::WARN
+        } else {
+            tracing::Level::INFO
+        };
+        self.slot.say(&self.shared, level, format_args!("session {:016x} is over: {ending}", id.0));
+    }
+}

@@ -1,0 +1,213 @@
+//! The folders of DIR: picks instances up, changed and removed ones too, while the daemon runs. inotify says when to
+//! look; a look every few seconds finds what it does not say.
+
+use super::accept;
+use super::shared::Shared;
+use super::slot::Slot;
+use crate::config::{self, Address, Config};
+use crate::publish::status::Link;
+use crate::publish::status_file;
+use informant_wire::host_to_guest::ByeReason;
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::sync::{Notify, watch};
+
+/// Longest time from one look to the next.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// After a change: an editor or a script does several things in a row.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// What a file was when it was read last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    length: u64,
+    inode: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    slot: Arc<Slot>,
+    stamp: Option<Stamp>,
+    config: Option<Config>,
+    /// Its address belongs to another instance.
+    duplicate: bool,
+    stop: watch::Sender<bool>,
+}
+
+/// Looks for ever.
+pub(super) async fn run(shared: Arc<Shared>) {
+    let changed = Arc::new(Notify::new());
+    let watcher = match watch_in_thread(&shared.dir, Arc::clone(&changed)) {
+        Ok(watcher) => Some(watcher),
+        Err(error) => {
+            tracing::warn!("no inotify: {error}; changes in {} are seen within seconds", shared.dir.display());
+            None
+        }
+    };
+    let mut entries = BTreeMap::new();
+    loop {
+        if let Err(error) = look(&shared, &mut entries, watcher.as_deref()) {
+            tracing::warn!("cannot read {}: {error}", shared.dir.display());
+        }
+        if tokio::time::timeout(LOOK_EVERY, changed.notified()).await.is_ok() {
+            tokio::time::sleep(SETTLE).await;
+        }
+    }
+}
+
+/// A thread of its own: inotify is no socket, and this is the only file descriptor of its kind.
+fn watch_in_thread(dir: &Path, changed: Arc<Notify>) -> io::Result<Arc<Inotify>> {
+    let inotify = Arc::new(Inotify::init(InitFlags::IN_CLOEXEC)?);
+    let flags = AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVED_FROM
+        | AddWatchFlags::IN_MOVED_TO
+        | AddWatchFlags::IN_ONLYDIR;
+    inotify.add_watch(dir, flags)?;
+    let reader = Arc::clone(&inotify);
+    std::thread::Builder::new().name("folders".into()).spawn(move || {
+        while reader.read_events().is_ok() {
+            changed.notify_one();
+        }
+    })?;
+    Ok(inotify)
+}
+
+fn look(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, watcher: Option<&Inotify>) -> io::Result<()> {
+    let mut seen = HashSet::new();
+    for folder in std::fs::read_dir(&shared.dir)? {
+        let folder = folder?;
+        let Ok(name) = folder.file_name().into_string() else { continue };
+        if !config::is_instance_name(&name) || !folder.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        look_at(shared, entries, &name, watcher);
+        seen.insert(name);
+    }
+    let gone: Vec<String> = entries.keys().filter(|name| !seen.contains(*name)).cloned().collect();
+    for name in gone {
+        if let Some(entry) = entries.remove(&name) {
+            entry.stop.send_replace(true);
+            entry.slot.with(shared, |core| {
+                core.removed = true;
+                core.instance.end_all(ByeReason::REMOVED);
+            });
+            shared.remove(&name);
+            tracing::info!("{name}: folder is gone");
+        }
+    }
+    let cids = entries.values().filter_map(|entry| match &entry.config {
+        Some(Config { address: Address::Cid(cid), dial: None, .. }) => Some((*cid, Arc::clone(&entry.slot))),
+        _ => None,
+    });
+    shared.set_cids(cids.collect::<HashMap<_, _>>());
+    Ok(())
+}
+
+fn look_at(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, name: &str, watcher: Option<&Inotify>) {
+    let folder = shared.dir.join(name);
+    let file = folder.join("instance.toml");
+    let stamp = stamp(&file);
+    let known = entries.get(name);
+    match known {
+        // Another instance's address may be free by now.
+        Some(entry) if entry.stamp == stamp && !entry.duplicate => return,
+        // A folder without instance.toml is no instance: one that is just being made, or somebody's backup.
+        None if stamp.is_none() => return,
+        _ => {}
+    }
+    if let Some(watcher) = watcher {
+        let flags = AddWatchFlags::IN_CLOSE_WRITE
+            | AddWatchFlags::IN_DELETE_SELF
+            | AddWatchFlags::IN_MOVE_SELF
+            | AddWatchFlags::IN_ATTRIB;
+        // Without a watch (there is a limit) the file is looked at every few seconds all the same.
+        let _looked_at_anyway = watcher.add_watch(&file, flags);
+    }
+    let read = read(&file);
+    let other = read.as_ref().ok().and_then(|config| holder(entries, name, config));
+    let duplicate = other.is_some();
+    let read = match other {
+        Some(other) => Err(format!("{} has the same address: every VM has its own", other)),
+        None => read,
+    };
+    let (slot, before) = match entries.remove(name) {
+        Some(mut entry) => {
+            if entry.config.as_ref() == read.as_ref().ok() && read.is_ok() {
+                entry.stamp = stamp;
+                entries.insert(name.into(), entry);
+                return;
+            }
+            entry.stop.send_replace(true);
+            (entry.slot, entry.config)
+        }
+        None => (add(shared, name, &folder), None),
+    };
+    apply(shared, &slot, before.as_ref(), &read);
+    let (stop, stopped) = watch::channel(false);
+    if let Ok(config) = &read {
+        tokio::spawn(accept::run(Arc::clone(shared), Arc::clone(&slot), config.clone(), stopped));
+    }
+    entries.insert(name.into(), Entry { slot, stamp, config: read.ok(), duplicate, stop });
+}
+
+fn add(shared: &Arc<Shared>, name: &str, folder: &Path) -> Arc<Slot> {
+    let slot = Arc::new(Slot::new(name, folder.into(), shared.now()));
+    if let Err(error) = status_file::remove_left_over(folder) {
+        slot.say(shared, tracing::Level::WARN, format_args!("cannot clean its folder: {error}"));
+    }
+    shared.insert(&slot);
+    slot
+}
+
+/// Puts a new configuration, or what is wrong with it, into force: the sessions begin anew.
+fn apply(shared: &Arc<Shared>, slot: &Arc<Slot>, before: Option<&Config>, read: &Result<Config, String>) {
+    if let Err(error) = read {
+        slot.say(shared, tracing::Level::WARN, format_args!("instance.toml: {error}"));
+    }
+    slot.with(shared, |core| {
+        core.instance.end_all(ByeReason::MOVED);
+        let moved = matches!((before, read), (Some(before), Ok(now)) if before.address != now.address);
+        if moved {
+            core.instance.forget();
+        }
+        core.config = read.as_ref().ok().cloned();
+        core.config_error = read.as_ref().err().cloned();
+        let link = match read {
+            Ok(Config { address: Address::Cid(_), dial: None, .. }) => Link::Listening,
+            Ok(_) => Link::Waiting,
+            Err(_) => Link::Off,
+        };
+        core.instance.reconfigured(link, core.config_error.clone(), shared.now());
+    });
+}
+
+/// The instance that has the address already.
+fn holder(entries: &BTreeMap<String, Entry>, name: &str, config: &Config) -> Option<String> {
+    let same = |entry: &Entry| entry.config.as_ref().is_some_and(|other| other.address == config.address);
+    entries.iter().find(|(other, entry)| *other != name && same(entry)).map(|(other, _)| other.clone())
+}
+
+fn stamp(file: &Path) -> Option<Stamp> {
+    let meta = std::fs::metadata(file).ok()?;
+    Some(Stamp { modified: meta.modified().ok(), length: meta.len(), inode: meta.ino() })
+}
+
+fn read(file: &Path) -> Result<Config, String> {
+    let mut text = String::new();
+    let read = File::open(file).and_then(|file| file.take(config::MAX_BYTES + 1).read_to_string(&mut text));
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("the file is gone".into()),
+        Err(error) => return Err(format!("cannot be read: {error}")),
+        Ok(length) if length as u64 > config::MAX_BYTES => return Err("over 64 KiB".into()),
+        Ok(_) => {}
+    }
+    config::parse(&text).map_err(|error| error.to_string())
+}

@@ -1,0 +1,378 @@
+//! One instance in the daemon: the pure model, and what ties it to its sessions, its folder and its event log.
+//! Every change goes through [`Slot::with`], which delivers what follows from it before anybody else sees the change.
+
+use super::shared::{Change, Shared, lock};
+use super::writer::Job;
+use crate::config::{Address, Config, Trust};
+use crate::model::budget::{Bucket, Budget};
+use crate::model::instance::{Facts, Instance, Note, Order, Standing};
+use crate::model::{Now, SECOND_US};
+use crate::publish::event;
+use crate::publish::log::{Batch, Log};
+use crate::publish::snapshot::Snapshot;
+use crate::publish::status::{Agent, Guest, SCHEMA, Stamp, State, Status, Transport};
+use informant_wire::event::Event;
+use informant_wire::hello::PeerKind;
+use informant_wire::id::{Challenge, SessionId};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use tokio::sync::{Notify, watch};
+
+/// Bytes of event lines that may wait for the writer; beyond, reading from the instance is paused.
+const MAX_WAITING_LINES: usize = 256 * 1024;
+/// Notes of the daemon itself that may wait for the log to be read back.
+const MAX_WAITING_NOTES: usize = 16;
+
+/// Orders for a session's task.
+#[derive(Debug, Default)]
+pub(super) struct Wake {
+    orders: Mutex<Vec<Order>>,
+    pub(super) notify: Notify,
+}
+
+impl Wake {
+    fn order(&self, order: Order) {
+        lock(&self.orders).push(order);
+        self.notify.notify_one();
+    }
+
+    pub(super) fn take(&self) -> Vec<Order> {
+        std::mem::take(&mut lock(&self.orders))
+    }
+}
+
+#[derive(Debug)]
+struct Live {
+    wake: Arc<Wake>,
+    challenge: Challenge,
+}
+
+/// What [`Slot::with`] gives access to.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) config: Option<Config>,
+    pub(super) config_error: Option<String>,
+    pub(super) instance: Instance,
+    pub(super) budget: Budget,
+    /// Connections that have not said Hello.
+    pub(super) greeting: usize,
+    /// Goes up with every change that a reader may see.
+    pub(super) revision: u64,
+    /// When the status file is written next without a state change.
+    pub(super) write_at_us: u64,
+    /// When it was written last.
+    pub(super) written_us: u64,
+    /// The folder is gone: nothing is written into it any more.
+    pub(super) removed: bool,
+    /// A proof task runs.
+    pub(super) proving: bool,
+    live: HashMap<SessionId, Live>,
+    log_budget: Bucket,
+    suppressed: u64,
+    batch: Batch,
+    failures: u64,
+    notes: Vec<(Now, Note)>,
+    /// `None` until the log was read back: the highest id given.
+    last_id: Option<u64>,
+    loading: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) name: Arc<str>,
+    pub(super) folder: PathBuf,
+    core: Mutex<Core>,
+    /// The writer's alone.
+    pub(super) log: Mutex<Log>,
+    loaded: watch::Sender<bool>,
+}
+
+impl Slot {
+    pub(super) fn new(name: &str, folder: PathBuf, now: Now) -> Self {
+        Self {
+            name: name.into(),
+            log: Mutex::new(Log::new(&folder)),
+            folder,
+            loaded: watch::Sender::new(false),
+            core: Mutex::new(Core {
+                config: None,
+                config_error: None,
+                instance: Instance::default(),
+                budget: Budget::new(now),
+                greeting: 0,
+                revision: 0,
+                write_at_us: 0,
+                written_us: 0,
+                removed: false,
+                proving: false,
+                live: HashMap::new(),
+                log_budget: Bucket::new(1, 10, now),
+                suppressed: 0,
+                batch: Batch::default(),
+                failures: 0,
+                notes: Vec::new(),
+                last_id: None,
+                loading: false,
+            }),
+        }
+    }
+
+    /// Changes something, and delivers what follows: orders to sessions, notes and events to the log, states to
+    /// readers.
+    pub(super) fn with<R>(self: &Arc<Self>, shared: &Shared, change: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = lock(&self.core);
+        let result = change(&mut core);
+        let (orders, notes, changed) = core.instance.take_effects();
+        for (session, order) in orders {
+            if let Some(live) = core.live.get(&session) {
+                live.wake.order(order);
+            }
+        }
+        if !notes.is_empty() {
+            let now = shared.now();
+            core.notes.extend(notes.into_iter().map(|note| (now, note)));
+            core.notes.truncate(MAX_WAITING_NOTES);
+        }
+        self.settle_log(shared, &mut core);
+        if changed {
+            core.revision += 1;
+            drop(core);
+            shared.publish_soon(self);
+        }
+        result
+    }
+
+    /// Looks, and changes nothing.
+    pub(super) fn look<R>(&self, look: impl FnOnce(&Core) -> R) -> R {
+        look(&lock(&self.core))
+    }
+
+    fn settle_log(self: &Arc<Self>, shared: &Shared, core: &mut Core) {
+        if core.notes.is_empty() && core.batch.lines.is_empty() {
+            return;
+        }
+        let Some(mut last_id) = core.last_id else {
+            self.load(shared, core);
+            return;
+        };
+        for (at, note) in std::mem::take(&mut core.notes) {
+            last_id += 1;
+            let line = event::from_host(last_id, at.wall_ms, note.kind, note.detail.as_deref());
+            core.batch.push(&line);
+            if shared.changes.receiver_count() > 0 {
+                let _nobody_watches = shared.changes.send(Change::Event(Arc::clone(&self.name), Arc::new(line)));
+            }
+        }
+        core.last_id = Some(last_id);
+        if let Ok(place) = shared.jobs.try_reserve() {
+            place.send(Job::Append(Arc::clone(self), std::mem::take(&mut core.batch), core.failures));
+        }
+    }
+
+    fn load(self: &Arc<Self>, shared: &Shared, core: &mut Core) {
+        if !core.loading {
+            core.loading = shared.jobs.try_send(Job::Load(Arc::clone(self))).is_ok();
+        }
+    }
+
+    /// Returns once the log was read back: only then is it known which events are stored.
+    pub(super) async fn wait_loaded(self: &Arc<Self>, shared: &Shared) {
+        let mut loaded = self.loaded.subscribe();
+        while !*loaded.borrow_and_update() {
+            self.with(shared, |core| {
+                if core.last_id.is_none() {
+                    self.load(shared, core)
+                }
+            });
+            // The queue to the writer may be full: ask again.
+            let again = std::time::Duration::from_millis(100);
+            let _changed_or_again = tokio::time::timeout(again, loaded.changed()).await;
+        }
+    }
+
+    /// The log was read back.
+    pub(super) fn set_loaded(self: &Arc<Self>, shared: &Shared, restored: crate::publish::log::Restored) {
+        self.with(shared, |core| {
+            core.loading = false;
+            core.instance.cursors = restored.cursors;
+            core.last_id = Some(restored.last_id);
+        });
+        self.loaded.send_replace(true);
+    }
+
+    /// One log line at most a second; guests' words must come escaped.
+    pub(super) fn say(&self, shared: &Shared, level: tracing::Level, what: fmt::Arguments<'_>) {
+        let mut core = lock(&self.core);
+        if !core.log_budget.try_spend(shared.now()) {
+            core.suppressed += 1;
+            shared.log_suppressed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            return;
+        }
+        let suppressed = std::mem::take(&mut core.suppressed);
+        drop(core);
+        let more = if suppressed > 0 { format!(" ({suppressed} lines suppressed)") } else { String::new() };
+        if level == tracing::Level::WARN {
+            tracing::warn!("{}: {what}{more}", self.name);
+        } else {
+            tracing::info!("{}: {what}{more}", self.name);
+        }
+    }
+
+    /// The instance at this moment. `next_write_ms`: when the daemon writes again at the latest.
+    pub(super) fn snapshot(&self, port: u32, now: Now, next_write_ms: u64) -> Snapshot {
+        let core = lock(&self.core);
+        let head = core.head(&self.name, port, now, next_write_ms);
+        let data_age_ms = head.data.age_ms.unwrap_or(0);
+        Snapshot { head, series: core.instance.series.clone(), data_age_ms }
+    }
+
+    /// The same without values.
+    pub(super) fn overview(&self, port: u32, now: Now, next_write_ms: u64) -> Status {
+        lock(&self.core).head(&self.name, port, now, next_write_ms).with_metrics(Vec::new())
+    }
+}
+
+impl Core {
+    /// A session begins.
+    pub(super) fn enter(&mut self, session: SessionId, wake: Arc<Wake>, challenge: Challenge) {
+        self.live.insert(session, Live { wake, challenge });
+    }
+
+    /// A session is over.
+    pub(super) fn leave(&mut self, session: SessionId) {
+        self.live.remove(&session);
+    }
+
+    /// The challenge that a session was given.
+    pub(super) fn challenge(&self, session: SessionId) -> Option<Challenge> {
+        self.live.get(&session).map(|live| live.challenge)
+    }
+
+    /// What the transport says of a newcomer's privileges. `port`: of the peer where it is one.
+    pub(super) fn standing(&self, facts: &Facts, peer_port: Option<u32>) -> Standing {
+        const PRIVILEGED: u32 = 1024;
+        let Some(config) = &self.config else { return Standing::Unproven };
+        let listens = facts.capabilities.has(informant_wire::hello::Capabilities::CONTROL);
+        let dialled_privileged = config.dial.is_some_and(|port| port < PRIVILEGED);
+        match (&config.address, config.trust) {
+            (_, Trust::Any) => Standing::Proven,
+            (Address::Uds(_) | Address::Cid(_), _) if dialled_privileged => Standing::Proven,
+            (Address::Cid(_), _) if peer_port.is_some_and(|port| port < PRIVILEGED) => Standing::Proven,
+            (Address::Uds(_), _) if listens && facts.kind == PeerKind::AGENT => Standing::Pending,
+            _ => Standing::Unproven,
+        }
+    }
+
+    /// An event came: takes it to the log unless it is there.
+    pub(super) fn event(&mut self, shared: &Shared, slot: &Slot, session: SessionId, event: &Event<'_>, now: Now) {
+        self.budget.event(now);
+        let Some(last_id) = self.last_id else { return };
+        let Some((facts, proven)) = self.instance.event(session, event) else { return };
+        let id = last_id + 1;
+        let line = event::from_guest(id, now.wall_ms, facts, proven, event);
+        self.last_id = Some(id);
+        self.batch.push_event(&line, facts.boot, facts.stream, event.sequence);
+        if shared.changes.receiver_count() > 0 {
+            let _nobody_watches = shared.changes.send(Change::Event(Arc::clone(&slot.name), Arc::new(line)));
+        }
+    }
+
+    /// A batch could not be written: what waits behind it would leave a gap.
+    pub(super) fn lose_batch(&mut self) {
+        self.batch = Batch::default();
+        self.failures += 1;
+    }
+
+    /// How many writes of the log have failed: a batch made before the last failure must not be written any more.
+    pub(super) fn failures(&self) -> u64 {
+        self.failures
+    }
+
+    /// Microseconds for which reading from the instance should pause.
+    pub(super) fn pause_us(&self) -> u64 {
+        let writer = if self.batch.lines.len() > MAX_WAITING_LINES { SECOND_US / 10 } else { 0 };
+        self.budget.pause_us().max(writer)
+    }
+
+    fn head(&self, name: &str, port: u32, now: Now, next_write_ms: u64) -> Status<()> {
+        let instance = &self.instance;
+        let age = |since: Option<Now>| since.map(|since| now.since_us(since) / 1000);
+        let (data, data_since) = instance.data(now);
+        let mut agent = instance.agent.clone();
+        if self.config_error.is_some() && instance.speaker.is_none() {
+            agent.state = Agent::Unknown;
+        }
+        let link = instance.link.clone();
+        Status {
+            schema: SCHEMA,
+            name: name.into(),
+            written: Stamp::from_ms(now.wall_ms),
+            next_write_by: Stamp::from_ms(next_write_ms),
+            transport: self.config.as_ref().map(|config| transport(config, port)),
+            labels: self.config.as_ref().map(|config| config.labels.clone()).unwrap_or_default(),
+            config_error: self.config_error.clone(),
+            link: state(link.state, link.since, age(instance.heard), link.detail),
+            agent: state(agent.state, agent.since, age(instance.heard), agent.detail),
+            workload: State::default(),
+            data: state(data, data_since, age(instance.sampled), None),
+            guest: self.guest(),
+            summary: instance.series.has_sample().then(|| crate::model::summary::summary(&instance.series)),
+            counters: instance.counters.clone(),
+            metrics: (),
+        }
+    }
+
+    fn guest(&self) -> Option<Guest> {
+        let instance = &self.instance;
+        let speaker = instance.speaker.as_ref()?;
+        let (sessions, unproven) = instance.sessions();
+        let heartbeat = speaker.heartbeat;
+        let skew = heartbeat.map(|(heartbeat, at)| {
+            let guest_ms = i64::try_from(heartbeat.wall_time_us / 1000).unwrap_or(i64::MAX);
+            guest_ms.saturating_sub(i64::try_from(at.wall_ms).unwrap_or(i64::MAX))
+        });
+        let heard_us = heartbeat.map_or(0, |(heartbeat, _)| heartbeat.boot_time_us);
+        Some(Guest {
+            name: speaker.facts.name.as_ref().into(),
+            version: speaker.facts.version.as_ref().into(),
+            boot_id: speaker.facts.boot.to_string(),
+            protocol: speaker.facts.protocol,
+            proven: speaker.standing == Standing::Proven,
+            clone: instance.is_clone(),
+            session: format!("{:016x}", speaker.session.0),
+            connected: Stamp::from_ms(speaker.connected.wall_ms),
+            sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
+            sessions_unproven: u32::try_from(unproven).unwrap_or(u32::MAX),
+            boot_time_us: instance.series.boot_time_us().max(heard_us),
+            clock_skew_ms: skew,
+            loop_lag_us: heartbeat.map(|(heartbeat, _)| heartbeat.loop_lag_us),
+            sample_cost_us: heartbeat.map(|(heartbeat, _)| heartbeat.sample_cost_us),
+            interval_ms: instance.series.interval_us().map(|us| us / 1000),
+        })
+    }
+}
+
+fn state<S>(state: S, since: Now, age_ms: Option<u64>, detail: Option<String>) -> State<S> {
+    let since = if since == Now::default() { Stamp::default() } else { Stamp::from_ms(since.wall_ms) };
+    State { state, since, age_ms, detail }
+}
+
+fn transport(config: &Config, port: u32) -> Transport {
+    Transport {
+        kind: config.address.kind().into(),
+        address: match &config.address {
+            Address::Uds(path) | Address::Unix(path) => path.to_string_lossy().into_owned(),
+            Address::Cid(cid) => cid.to_string(),
+        },
+        port: config.dial.unwrap_or(port),
+        dial: config.dial.is_some(),
+        trust: match config.trust {
+            Trust::Root => "root",
+            Trust::Any => "any",
+        }
+        .into(),
+    }
+}

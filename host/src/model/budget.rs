@@ -1,0 +1,142 @@
+//! Token buckets: what one instance may cost. Beyond its budget reading from it is paused, so that it waits and nobody
+//! else does.
+
+use super::{Now, SECOND_US};
+
+/// A bucket that fills at a steady rate and may go into debt for what has already arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Bucket {
+    per_second: u64,
+    burst: u64,
+    /// Microtokens: tokens times a million.
+    level: i64,
+    filled: Now,
+}
+
+impl Bucket {
+    /// A full bucket.
+    #[must_use]
+    pub fn new(per_second: u64, burst: u64, now: Now) -> Self {
+        let mut bucket = Self { per_second, burst, level: 0, filled: now };
+        bucket.level = bucket.full();
+        bucket
+    }
+
+    fn full(&self) -> i64 {
+        i64::try_from(self.burst.saturating_mul(SECOND_US)).unwrap_or(i64::MAX)
+    }
+
+    fn fill(&mut self, now: Now) {
+        let gained = now.since_us(self.filled).saturating_mul(self.per_second);
+        self.level = self.level.saturating_add(i64::try_from(gained).unwrap_or(i64::MAX)).min(self.full());
+        self.filled = now;
+    }
+
+    /// Takes `tokens`, which may leave a debt.
+    pub fn spend(&mut self, tokens: u64, now: Now) {
+        self.fill(now);
+        self.level = self.level.saturating_sub(i64::try_from(tokens.saturating_mul(SECOND_US)).unwrap_or(i64::MAX));
+    }
+
+    /// Takes a token only when there is one.
+    pub fn try_spend(&mut self, now: Now) -> bool {
+        self.fill(now);
+        let enough = self.level >= i64::try_from(SECOND_US).unwrap_or(i64::MAX);
+        if enough {
+            self.spend(1, now);
+        }
+        enough
+    }
+
+    /// Microseconds until the debt is paid; 0 without one.
+    #[must_use]
+    pub fn wait_us(&self) -> u64 {
+        if self.level >= 0 { 0 } else { self.level.unsigned_abs() / self.per_second.max(1) + 1 }
+    }
+}
+
+/// The budget of one instance, all its sessions together.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    bytes: Bucket,
+    frames: Bucket,
+    schemas: Bucket,
+    events: Bucket,
+    connections: Bucket,
+}
+
+impl Budget {
+    /// A full budget. The largest honest guest (6,000 series at 10 Hz, all changing) sends 200 KB and a dozen frames
+    /// a second; after an outage it delivers a whole outbox, some hundred events.
+    #[must_use]
+    pub fn new(now: Now) -> Self {
+        Self {
+            bytes: Bucket::new(1 << 20, 1 << 20, now),
+            frames: Bucket::new(500, 2_000, now),
+            schemas: Bucket::new(1, 4, now),
+            events: Bucket::new(100, 1_000, now),
+            connections: Bucket::new(20, 60, now),
+        }
+    }
+
+    /// Bytes arrived.
+    pub fn bytes(&mut self, bytes: usize, now: Now) {
+        self.bytes.spend(bytes as u64, now);
+    }
+
+    /// A frame arrived.
+    pub fn frame(&mut self, now: Now) {
+        self.frames.spend(1, now);
+    }
+
+    /// A schema arrived.
+    pub fn schema(&mut self, now: Now) {
+        self.schemas.spend(1, now);
+    }
+
+    /// An event arrived.
+    pub fn event(&mut self, now: Now) {
+        self.events.spend(1, now);
+    }
+
+    /// A connection came: whether it is within the budget.
+    pub fn connection(&mut self, now: Now) -> bool {
+        self.connections.try_spend(now)
+    }
+
+    /// Microseconds for which reading should pause; 0 to go on.
+    #[must_use]
+    pub fn pause_us(&self) -> u64 {
+        [self.bytes, self.frames, self.schemas, self.events].iter().map(Bucket::wait_us).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Now {
+        Now { mono_us: ms * 1000, wall_ms: 0 }
+    }
+
+    #[test]
+    fn a_debt_is_waited_for_and_a_burst_is_not() {
+        let mut bucket = Bucket::new(10, 20, at(0));
+        bucket.spend(20, at(0));
+        assert_eq!(bucket.wait_us(), 0);
+        bucket.spend(5, at(0));
+        assert_eq!(bucket.wait_us(), 500_001);
+        bucket.spend(0, at(400));
+        assert_eq!(bucket.wait_us(), 100_001);
+        bucket.spend(0, at(1_000_000));
+        bucket.spend(21, at(1_000_000));
+        assert!(bucket.wait_us() > 0, "a bucket never holds more than its burst");
+    }
+
+    #[test]
+    fn try_spend_leaves_no_debt() {
+        let mut bucket = Bucket::new(1, 2, at(0));
+        assert!(bucket.try_spend(at(0)) && bucket.try_spend(at(0)) && !bucket.try_spend(at(0)));
+        assert!(!bucket.try_spend(at(900)) && bucket.try_spend(at(1000)));
+    }
+}

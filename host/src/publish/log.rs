@@ -1,0 +1,379 @@
+//! `DIR/NAME/events.log`: JSON lines, appended, bounded by rotation to `events.log.1`. Knows files, no sessions.
+//!
+//! A line is in the page cache before it is acknowledged, so it survives `kill -9` of the daemon; not a crash of the
+//! host. A last line without its end is cut off at start: it was never acknowledged. Every 64 KiB a checkpoint line
+//! repeats how far each stream has come, so that a start reads no more than the tail, and a rotation forgets nothing.
+
+use super::event;
+use super::status::{EventLine, Stamp};
+use crate::model::cursors::{Cursors, MAX_STREAMS};
+use informant_wire::id::{BootId, StreamId};
+use serde_json::{Value, json};
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Bytes after which a log is rotated; two are kept.
+pub const ROTATE_AT: u64 = 1 << 20;
+/// Bytes from one checkpoint to the next.
+const CHECKPOINT_EVERY: u64 = 64 * 1024;
+/// Longest line that is read back. Ours have at most about 4 KiB, checkpoints 8 KiB.
+const MAX_LINE: u64 = 64 * 1024;
+
+/// The `kind` of checkpoint lines, which the API does not show.
+const CHECKPOINT: &str = "checkpoint";
+
+/// What a log says of itself at start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// How far each stream is stored.
+    pub cursors: Cursors,
+    /// The highest id given.
+    pub last_id: u64,
+}
+
+/// Lines to append together.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// JSON lines with their ends.
+    pub lines: Vec<u8>,
+    /// The highest id in them.
+    pub last_id: u64,
+    /// The guests' streams in them.
+    pub streams: Vec<Streamed>,
+}
+
+/// How far a batch takes a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed {
+    /// The boot.
+    pub boot: BootId,
+    /// The stream.
+    pub stream: StreamId,
+    /// The highest sequence in the batch.
+    pub last: u64,
+    /// How many events of it are in the batch.
+    pub count: u64,
+}
+
+impl Batch {
+    /// Adds a line.
+    pub fn push(&mut self, line: &EventLine) {
+        if let Ok(bytes) = serde_json::to_vec(line) {
+            self.lines.extend_from_slice(&bytes);
+            self.lines.push(b'\n');
+            self.last_id = line.id;
+        }
+    }
+
+    /// Adds a guest's line.
+    pub fn push_event(&mut self, line: &EventLine, boot: BootId, stream: StreamId, sequence: u64) {
+        self.push(line);
+        match self.streams.iter_mut().find(|known| (known.boot, known.stream) == (boot, stream)) {
+            Some(known) => {
+                known.last = known.last.max(sequence);
+                known.count += 1;
+            }
+            None => self.streams.push(Streamed { boot, stream, last: sequence, count: 1 }),
+        }
+    }
+}
+
+/// The log of one instance. Nobody else writes there.
+#[derive(Debug)]
+pub struct Log {
+    path: PathBuf,
+    /// How far each stream has come in the file, and the highest id.
+    written: Restored,
+    since_checkpoint: u64,
+}
+
+impl Log {
+    /// The log in an instance's folder; touches nothing.
+    #[must_use]
+    pub fn new(folder: &Path) -> Self {
+        Self { path: folder.join("events.log"), written: Restored::default(), since_checkpoint: u64::MAX }
+    }
+
+    fn rotated(&self) -> PathBuf {
+        self.path.with_extension("log.1")
+    }
+
+    fn open(&self) -> io::Result<File> {
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .mode(0o644)
+            .custom_flags(NO_FOLLOW)
+            .open(&self.path)?;
+        if file.metadata()?.len() == 0 {
+            // Whatever the umask is at this moment: another thread may be binding a socket.
+            file.set_permissions(Permissions::from_mode(0o644))?;
+        }
+        Ok(file)
+    }
+
+    /// Cuts a torn last line off and reads the cursors back.
+    pub fn restore(&mut self) -> io::Result<Restored> {
+        self.written = self.read_back()?;
+        Ok(self.written.clone())
+    }
+
+    fn read_back(&mut self) -> io::Result<Restored> {
+        let mut file = match OpenOptions::new().read(true).write(true).custom_flags(NO_FOLLOW).open(&self.path) {
+            Ok(file) => file,
+            // Killed between the two steps of a rotation, or nothing was ever written.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.restore_rotated(),
+            Err(error) => return Err(error),
+        };
+        let end = cut_torn_line(&mut file)?;
+        let mut restored = Restored::default();
+        if !restore_tail(&mut file, end, &mut restored)? {
+            restored = self.restore_rotated()?;
+            file.seek(SeekFrom::Start(0))?;
+            read_lines(BufReader::new(file), |line| apply(&line, &mut restored))?;
+        }
+        self.since_checkpoint = u64::MAX;
+        Ok(restored)
+    }
+
+    fn restore_rotated(&self) -> io::Result<Restored> {
+        let mut restored = Restored::default();
+        match File::open(self.rotated()) {
+            Ok(file) => read_lines(BufReader::new(file), |line| apply(&line, &mut restored))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        Ok(restored)
+    }
+
+    /// Appends lines, all or none of them, after [`Self::restore`].
+    pub fn append(&mut self, batch: &Batch) -> io::Result<()> {
+        let mut file = self.open()?;
+        let mut length = file.metadata()?.len();
+        if length >= ROTATE_AT {
+            std::fs::rename(&self.path, self.rotated())?;
+            file = self.open()?;
+            length = file.metadata()?.len();
+            self.since_checkpoint = u64::MAX;
+        }
+        let mut bytes = Vec::new();
+        if self.since_checkpoint >= CHECKPOINT_EVERY {
+            bytes = checkpoint_line(&self.written);
+        }
+        let with_checkpoint = !bytes.is_empty();
+        bytes.extend_from_slice(&batch.lines);
+        if let Err(error) = file.write_all(&bytes) {
+            // Half a batch must not stay: its events will come again. Where this fails too, the start cuts it.
+            let _kept = file.set_len(length);
+            return Err(error);
+        }
+        self.since_checkpoint = if with_checkpoint { 0 } else { self.since_checkpoint } + batch.lines.len() as u64;
+        self.written.last_id = self.written.last_id.max(batch.last_id);
+        for stream in &batch.streams {
+            self.written.cursors.restore(stream.boot, stream.stream, stream.last);
+        }
+        Ok(())
+    }
+}
+
+/// At most `limit` lines behind `after`, oldest first, and whether there are more.
+pub fn read(folder: &Path, after: u64, limit: usize) -> io::Result<(Vec<EventLine>, bool)> {
+    let log = Log::new(folder);
+    let mut lines = Vec::new();
+    let mut more = false;
+    for path in [log.rotated(), log.path] {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        read_lines(BufReader::new(file), |line| {
+            if line.id > after && line.kind != CHECKPOINT {
+                if lines.len() < limit {
+                    lines.push(line);
+                } else {
+                    more = true;
+                }
+            }
+        })?;
+    }
+    Ok((lines, more))
+}
+
+const NO_FOLLOW: i32 = nix::fcntl::OFlag::O_NOFOLLOW.bits();
+
+fn checkpoint_line(written: &Restored) -> Vec<u8> {
+    let streams: Vec<Value> = written
+        .cursors
+        .iter()
+        .map(|(boot, stream, last)| {
+            json!({ "boot_id": boot.to_string(), "stream": format!("{:016x}", stream.0), "sequence": last })
+        })
+        .collect();
+    let line = EventLine {
+        id: written.last_id,
+        time: Stamp::default(),
+        source: "host".into(),
+        kind: CHECKPOINT.into(),
+        body: Some(json!({ "streams": streams })),
+        ..EventLine::default()
+    };
+    let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
+    bytes.push(b'\n');
+    bytes
+}
+
+/// Removes bytes behind the last line end; the length that stays.
+fn cut_torn_line(file: &mut File) -> io::Result<u64> {
+    let length = file.metadata()?.len();
+    let mut end = length;
+    let mut buffer = [0; 4096];
+    while end > 0 {
+        let start = end.saturating_sub(buffer.len() as u64);
+        let piece = buffer.get_mut(..usize::try_from(end - start).unwrap_or(0)).unwrap_or_default();
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(piece)?;
+        if let Some(at) = piece.iter().rposition(|byte| *byte == b'\n') {
+            end = start + at as u64 + 1;
+            break;
+        }
+        end = start;
+    }
+    if end < length {
+        file.set_len(end)?;
+    }
+    Ok(end)
+}
+
+/// Reads from the last checkpoint on; false when the tail has none.
+fn restore_tail(file: &mut File, end: u64, restored: &mut Restored) -> io::Result<bool> {
+    let start = end.saturating_sub(2 * (CHECKPOINT_EVERY + MAX_LINE));
+    file.seek(SeekFrom::Start(start))?;
+    let mut found = false;
+    read_lines(BufReader::new(file), |line| {
+        if line.kind == CHECKPOINT {
+            found = true;
+            *restored = Restored::default();
+        }
+        apply(&line, restored);
+    })?;
+    Ok(found)
+}
+
+fn apply(line: &EventLine, restored: &mut Restored) {
+    restored.last_id = restored.last_id.max(line.id);
+    if line.kind == CHECKPOINT {
+        let streams = line.body.as_ref().and_then(|body| body.get("streams")).and_then(Value::as_array);
+        for stream in streams.into_iter().flatten().take(MAX_STREAMS) {
+            let line: EventLine = EventLine::from_cursor(stream);
+            if let Some((boot, stream, sequence)) = event::cursor(&line) {
+                restored.cursors.restore(boot, stream, sequence);
+            }
+        }
+    } else if let Some((boot, stream, sequence)) = event::cursor(line) {
+        restored.cursors.restore(boot, stream, sequence);
+    }
+}
+
+impl EventLine {
+    fn from_cursor(stream: &Value) -> Self {
+        let text = |key| stream.get(key).and_then(Value::as_str).map(Into::into);
+        Self {
+            boot_id: text("boot_id"),
+            stream: text("stream"),
+            sequence: stream.get("sequence").and_then(Value::as_u64),
+            ..Self::default()
+        }
+    }
+}
+
+/// Calls `with` for each whole line that is one; others (a hand's edit, half a line at the start) are left out.
+fn read_lines(mut from: impl BufRead, mut with: impl FnMut(EventLine)) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        if from.by_ref().take(MAX_LINE).read_until(b'\n', &mut bytes)? == 0 {
+            return Ok(());
+        }
+        if bytes.last() == Some(&b'\n') {
+            if let Ok(line) = serde_json::from_slice(&bytes) {
+                with(line);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: BootId = BootId([7; 16]);
+    const STREAM: StreamId = StreamId(9);
+
+    fn line(id: u64, boot: BootId, stream: StreamId, sequence: u64) -> EventLine {
+        EventLine {
+            id,
+            boot_id: Some(boot.to_string()),
+            stream: Some(format!("{:016x}", stream.0)),
+            sequence: Some(sequence),
+            kind: "agent_started".into(),
+            ..EventLine::default()
+        }
+    }
+
+    fn batch(ids: std::ops::RangeInclusive<u64>) -> Batch {
+        let mut batch = Batch::default();
+        for id in ids {
+            batch.push_event(&line(id, BOOT, STREAM, id), BOOT, STREAM, id);
+        }
+        batch
+    }
+
+    #[test]
+    fn a_log_cut_at_any_byte_restores_the_whole_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::new(dir.path());
+        for n in 1..=3 {
+            log.append(&batch(n..=n)).unwrap();
+        }
+        let path = dir.path().join("events.log");
+        let whole = std::fs::read(&path).unwrap();
+        let ends: Vec<usize> =
+            whole.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1).collect();
+        for cut in 0..=whole.len() {
+            std::fs::write(&path, &whole[..cut]).unwrap();
+            let restored = Log::new(dir.path()).restore().unwrap();
+            let kept = ends.iter().filter(|end| **end <= cut);
+            // The first line is the checkpoint of nothing.
+            let events = kept.clone().count().saturating_sub(1) as u64;
+            assert_eq!((restored.last_id, restored.cursors.last(BOOT, STREAM)), (events, events), "cut at {cut}");
+            let length = std::fs::metadata(&path).unwrap().len();
+            assert_eq!(length, kept.max().copied().unwrap_or(0) as u64);
+        }
+    }
+
+    #[test]
+    fn streams_that_were_rotated_away_are_remembered_and_the_log_stays_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::new(dir.path());
+        let mut first = Batch::default();
+        let quiet = (BootId([1; 16]), StreamId(1));
+        first.push_event(&line(1, quiet.0, quiet.1, 42), quiet.0, quiet.1, 42);
+        log.append(&first).unwrap();
+        let mut id = 1;
+        for _ in 0..400 {
+            log.append(&batch(id + 1..=id + 50)).unwrap();
+            id += 50;
+        }
+        let size = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().len();
+        assert!(size("events.log") + size("events.log.1") < 2 * ROTATE_AT + 128 * 1024);
+        let restored = Log::new(dir.path()).restore().unwrap();
+        assert_eq!((restored.last_id, restored.cursors.last(BOOT, STREAM)), (id, id));
+        assert_eq!(restored.cursors.last(quiet.0, quiet.1), 42);
+        let (lines, more) = read(dir.path(), id - 120, 100).unwrap();
+        assert_eq!((lines.len(), lines[0].id, more), (100, id - 119, true));
+    }
+}

@@ -1,0 +1,44 @@
+//! `DIR/NAME/status.json`: replaced whole, never seen half written.
+
+use super::snapshot::Snapshot;
+use std::fs::{OpenOptions, Permissions};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How the temporary files begin: left ones are removed at start.
+const TEMPORARY: &str = ".status.json.";
+
+/// Replaces the file: a new name in the same folder that nobody else has, then a rename. No fsync: it is written again
+/// soon, and after a crash of the host its values are of no use.
+pub fn write(folder: &Path, snapshot: &Snapshot) -> io::Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let temporary = folder.join(format!("{TEMPORARY}{}.{count}", std::process::id()));
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&temporary)?;
+    // Whatever the umask is at this moment: another thread may be binding a socket.
+    file.set_permissions(Permissions::from_mode(0o644))?;
+    let mut out = BufWriter::with_capacity(16 * 1024, file);
+    let written = snapshot
+        .write_json(&mut out)
+        .map_err(io::Error::from)
+        .and_then(|()| out.write_all(b"\n"))
+        .and_then(|()| out.flush())
+        .and_then(|()| std::fs::rename(&temporary, folder.join("status.json")));
+    if written.is_err() {
+        let _already_failed = std::fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// Removes what a killed daemon left half written.
+pub fn remove_left_over(folder: &Path) -> io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(TEMPORARY.as_bytes()) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,149 @@
+//! Unix sockets: binding over a stale file, permissions, paths longer than a socket address holds.
+//!
+//! Only for the holder of `DIR/.lock`: a file at the path of a socket of ours belongs to a daemon that is gone.
+
+use crate::config::Owner;
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::stat::{Mode, SFlag, fstat, umask};
+use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid};
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use tokio::net::{UnixListener, UnixStream};
+
+/// Bytes of a path that fit a socket address, its end included (`sun_path`).
+const MAX_ADDRESS: usize = 108;
+
+/// A listening socket and its file.
+#[derive(Debug)]
+pub struct Listener {
+    /// The socket.
+    pub socket: UnixListener,
+    file: SocketFile,
+}
+
+impl Listener {
+    /// Both apart: the file is removed when its part is dropped.
+    #[must_use]
+    pub fn into_parts(self) -> (UnixListener, SocketFile) {
+        (self.socket, self.file)
+    }
+}
+
+/// The file of a socket; removed when this is dropped, unless somebody has put another there.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    /// Device and inode.
+    id: (u64, u64),
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id);
+        if ours {
+            let _gone_already = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Who may connect.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// Permissions.
+    pub mode: u32,
+    /// Owner; `None`: that of the directory.
+    pub owner: Option<Owner>,
+}
+
+/// Binds and listens. Replaces a socket file that is there; anything else there is an error. The backlog is the
+/// system's largest: a full one stops a whole VM's vsock on some VMMs.
+pub fn listen(path: &Path, access: &Access) -> io::Result<Listener> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket is there")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let (address, directory) = short(path)?;
+    // Nobody may connect before the permissions are what they should be.
+    let before = umask(Mode::from_bits_truncate(0o777));
+    let bound = std::os::unix::net::UnixListener::bind(address);
+    umask(before);
+    let bound = bound?;
+    drop(directory);
+    let file = open_socket_file(path)?;
+    give(&file, path, access)?;
+    let meta = std::fs::symlink_metadata(path)?;
+    bound.set_nonblocking(true)?;
+    let file = SocketFile { path: path.into(), id: (meta.dev(), meta.ino()) };
+    Ok(Listener { socket: UnixListener::from_std(bound)?, file })
+}
+
+/// Connects. The caller has the deadline.
+pub async fn connect(path: &Path) -> io::Result<UnixStream> {
+    let (address, _directory) = short(path)?;
+    UnixStream::connect(address).await
+}
+
+/// A path that fits a socket address: itself, or one through an open descriptor of its directory.
+fn short(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
+    if path.as_os_str().len() < MAX_ADDRESS {
+        return Ok((path.into(), None));
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no path of a socket"));
+    };
+    let directory = open(parent, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let address = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    if address.as_os_str().len() >= MAX_ADDRESS {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the file name of the socket is too long"));
+    }
+    Ok((address, Some(directory)))
+}
+
+/// The socket's file itself, whatever its permissions; never what a link points to.
+fn open_socket_file(path: &Path) -> io::Result<OwnedFd> {
+    let file = open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+    let kind = SFlag::from_bits_truncate(fstat(&file)?.st_mode & SFlag::S_IFMT.bits());
+    if kind == SFlag::S_IFSOCK { Ok(file) } else { Err(io::Error::other("the socket was replaced by something else")) }
+}
+
+fn give(file: &OwnedFd, path: &Path, access: &Access) -> io::Result<()> {
+    let (user, group) = match &access.owner {
+        Some(owner) => {
+            (owner.user.as_deref().map(user_id).transpose()?, owner.group.as_deref().map(group_id).transpose()?)
+        }
+        None => {
+            let parent = std::fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
+            let ours = fstat(file)?;
+            let user = (parent.uid() != ours.st_uid).then(|| Uid::from_raw(parent.uid()));
+            let group = (parent.gid() != ours.st_gid).then(|| Gid::from_raw(parent.gid()));
+            // A daemon that is not root gives nothing away; it has what it was started with.
+            if geteuid().is_root() { (user, group) } else { (None, None) }
+        }
+    };
+    if user.is_some() || group.is_some() {
+        fchownat(file, c"", user, group, AtFlags::AT_EMPTY_PATH)?;
+    }
+    let through = Path::new("/proc/self/fd").join(file.as_raw_fd().to_string());
+    std::fs::set_permissions(through, Permissions::from_mode(access.mode))
+}
+
+fn user_id(name: &str) -> io::Result<Uid> {
+    if let Ok(number) = name.parse() {
+        return Ok(Uid::from_raw(number));
+    }
+    let user = User::from_name(name)?;
+    user.map(|user| user.uid).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no user `{name}`")))
+}
+
+fn group_id(name: &str) -> io::Result<Gid> {
+    if let Ok(number) = name.parse() {
+        return Ok(Gid::from_raw(number));
+    }
+    let group = Group::from_name(name)?;
+    group.map(|group| group.gid).ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("no group `{name}`")))
+}
