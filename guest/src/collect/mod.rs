@@ -259,6 +259,12 @@ impl Sensors {
         self.row.row().values.len()
     }
 
+    /// Series that are cut because there are too many.
+    #[must_use]
+    pub const fn series_dropped(&self) -> u32 {
+        self.row.dropped()
+    }
+
     /// Hands out the events that were found since the last call, in order.
     pub fn take_event(&mut self, f: &mut dyn FnMut(EventKind, &[u8])) {
         self.events.take(f);

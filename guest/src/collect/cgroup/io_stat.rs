@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn decimals_and_unknown_keys_are_no_error() {
         assert_eq!(devices(b"254:0 rbytes=135 rios=61 cost.vrate=100.00 new=x\n8:1 cost.usage=5\n"), [(254, 0)]);
-        assert_eq!(devices(b"x:1 rbytes=1\n:: rbytes=2\n4294967296:0 rbytes=1"), []);
+        assert_eq!(devices(b"x:1 rbytes=1\n:: rbytes=2\n4294967296:0 rbytes=1"), [(0, 0); 0]);
     }
 
     #[test]
