@@ -274,14 +274,10 @@ impl Instance {
             Admission::Refuse { code, .. } => self.refused(code, now),
             Admission::Open { held, agent, .. } => {
                 self.counters.sessions += 1;
-                let role = match (agent, held) {
-                    (false, _) => Role::Reporter,
-                    (true, true) => Role::Held,
-                    (true, false) => Role::Current,
-                };
+                let role = if agent { Role::Held } else { Role::Reporter };
                 let facts = facts.clone();
                 self.peers.push(Peer { session, role, standing, facts, since: now, heard: now });
-                if role == Role::Current {
+                if agent && !held {
                     self.make_current(session, now);
                 }
             }
