@@ -72,19 +72,19 @@ impl Timer {
 
     /// Registers the wake-up; the deadline that has passed, if one has.
     pub fn poll_expired(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        let mut expired = None;
+        // On to "not ready": only then is the next expiry a wake-up.
         while let Poll::Ready(Ok(mut guard)) = self.descriptor.poll_read_ready(cx) {
-            // An expired timer stays readable until it is read.
             let read = guard.try_io(|timer| {
                 let mut count = [0; 8];
                 nix::unistd::read(timer.get_ref().0.as_fd(), &mut count).map_err(io::Error::from)
             });
-            if matches!(read, Ok(Ok(_))) {
-                return self.armed_us.take();
-            }
-            if matches!(read, Ok(Err(_))) {
-                break;
+            match read {
+                Ok(Ok(_)) => expired = self.armed_us.take().or(expired),
+                Ok(Err(_)) => break,
+                Err(_would_block) => {}
             }
         }
-        None
+        expired
     }
 }
