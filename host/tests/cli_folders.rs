@@ -1,21 +1,20 @@
 //! The reading commands without a daemon: what they print, where they complain, how they end. The real binary on
 //! real folders; statuses are written with the library's own types.
 
+mod cli;
+
+use cli::{DEADLINE, command, run, signal, until, wait, watch};
 use informant_host::publish::status::{Agent, Data, Guest, Link, SCHEMA, Stamp, Status, Summary, WatchLine};
 use nix::pty::openpty;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Stdio;
+use std::sync::mpsc::channel;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
-
-/// For anything that must happen at all.
-const DEADLINE: Duration = Duration::from_secs(30);
 
 fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap()
@@ -52,50 +51,6 @@ fn folders(statuses: &[Status]) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     statuses.iter().for_each(|status| write(dir.path(), status));
     dir
-}
-
-fn command(dir: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_informant-host"));
-    command.arg("--dir").arg(dir).args(arguments).stdin(Stdio::null()).env("TZ", "UTC").env_remove("NO_COLOR");
-    command
-}
-
-/// Its exit code, standard output and standard error.
-fn run(dir: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = command(dir, arguments).output().unwrap();
-    (status.code(), String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap())
-}
-
-fn wait(mut child: Child) -> ExitStatus {
-    let deadline = Instant::now() + DEADLINE;
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("it does not end");
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn interrupt(child: &Child) {
-    kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGINT).unwrap();
-}
-
-/// The lines of a running command, parsed.
-fn changes(child: &mut Child) -> Receiver<WatchLine> {
-    let (sender, receiver) = channel();
-    let out = BufReader::new(child.stdout.take().unwrap());
-    thread::spawn(move || {
-        for line in out.lines() {
-            if sender.send(serde_json::from_str(&line.unwrap()).unwrap()).is_err() {
-                return;
-            }
-        }
-    });
-    receiver
 }
 
 #[test]
@@ -210,8 +165,7 @@ fn ten_thousand_instances_are_listed() {
 #[test]
 fn watch_follows_the_folders_and_ends_on_an_interrupt() {
     let dir = folders(&[status("a", 1), status("b", 1)]);
-    let mut child = command(dir.path(), &["watch"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let changes = changes(&mut child);
+    let (child, changes) = watch(dir.path());
     let next = || changes.recv_timeout(DEADLINE).expect("a change is told");
     let name = |line: WatchLine| match line {
         WatchLine::Status { status } => status.name,
@@ -223,7 +177,7 @@ fn watch_follows_the_folders_and_ends_on_an_interrupt() {
     assert_eq!(next(), WatchLine::Status { status: Box::new(newer) });
     fs::remove_dir_all(dir.path().join("a")).unwrap();
     assert_eq!(next(), WatchLine::Removed { name: "a".to_owned() });
-    interrupt(&child);
+    signal(&child, Signal::SIGINT);
     assert_eq!(wait(child).code(), Some(0));
     assert!(changes.recv().is_err(), "nothing more was told");
 }
@@ -248,7 +202,7 @@ fn watch_that_is_interrupted_while_nobody_reads_it_ends() {
     let out = child.stdout.take().unwrap();
     let mut out = BufReader::with_capacity(1, out);
     out.read_line(&mut String::new()).unwrap();
-    interrupt(&child);
+    signal(&child, Signal::SIGINT);
     assert_eq!(wait(child).code(), Some(0));
 }
 
@@ -274,9 +228,8 @@ fn watch_on_a_terminal_draws_the_table_and_gives_the_terminal_back() {
         }
         String::from_utf8(all).unwrap()
     });
-    let deadline = Instant::now() + DEADLINE;
-    while !picture.recv_timeout(deadline - Instant::now()).expect("it draws").contains("web-1") {}
-    interrupt(&child);
+    until("it draws", || picture.try_iter().find(|picture: &String| picture.contains("web-1")));
+    signal(&child, Signal::SIGINT);
     assert_eq!(wait(child).code(), Some(0));
     let all = reader.join().unwrap();
     assert!(all.starts_with("\x1b[?1049h\x1b[?25l\x1b[H"), "{all:?}");
