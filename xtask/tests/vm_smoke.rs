@@ -2,9 +2,12 @@
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use informant_wire::HOST_PORT;
+use informant_wire::hello::MAGIC;
 use xtask::project;
 use xtask::vm::{self, Vm};
 
@@ -77,6 +80,55 @@ fn vsock_carries_bytes_both_ways_and_over_resets() {
     // Back to the rule that a reboot ends the VM.
     assert!(vm.run("reboot -f", SOON).is_err());
     vm.wait_end(SOON).unwrap();
+}
+
+#[test]
+fn the_agent_of_the_image_dials_and_is_started_again() {
+    let _turn = vm::turn().unwrap();
+    let vm = Vm::builder().start().unwrap();
+    // Before the guest can dial: a listener that comes late is the agent's own tests' business.
+    let listener = vm.listen(HOST_PORT).unwrap();
+    vm.wait_boot(vm::BOOT_TIMEOUT).unwrap();
+    greeting(&accept(&listener));
+    vm.sh("kill -9 $(pidof informant-guest)", SOON).unwrap();
+    greeting(&accept(&listener));
+    let log = vm.sh("cat /run/informant.log", SOON).unwrap();
+    assert_eq!(log.matches("init: informant-guest ended with 137").count(), 1, "{log}");
+}
+
+#[test]
+fn late_modules_and_the_load_are_as_ordered() {
+    let _turn = vm::turn().unwrap();
+    let vm = Vm::builder().append("initramfs.modules_delay=15 initramfs.load=1").without_agent().boot().unwrap();
+    assert_eq!(vm.sh("grep -c vsock /proc/modules || true", SOON).unwrap().trim(), "0");
+    let usage = || -> u64 {
+        let text = vm.sh("sed -n 's/^usage_usec //p' /sys/fs/cgroup/load/cpu.stat", SOON).unwrap();
+        text.trim().parse().unwrap()
+    };
+    let before = usage();
+    vm.sh("until [ -e /dev/vsock ]; do sleep 0.2; done", SOON * 3).unwrap();
+    assert!(usage() > before + 100_000, "the load does nothing");
+}
+
+fn accept(listener: &UnixListener) -> UnixStream {
+    listener.set_nonblocking(true).unwrap();
+    let mut found = None;
+    vm::wait_until("the agent's call", SOON * 3, || {
+        found = listener.accept().ok();
+        Ok(found.is_some())
+    })
+    .unwrap();
+    let (stream, _) = found.unwrap();
+    stream.set_nonblocking(false).unwrap();
+    stream
+}
+
+/// Length, type and the magic of a Hello.
+fn greeting(mut stream: &UnixStream) {
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    let mut start = [0; 7];
+    stream.read_exact(&mut start).unwrap();
+    assert_eq!(start[3..], MAGIC);
 }
 
 fn uptime(vm: &Vm) -> f64 {
