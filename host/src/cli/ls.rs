@@ -5,7 +5,7 @@ use super::quantity::{age, bytes, percent};
 use super::reading::{Entry, Reading};
 use super::table::{Align, Cell, Style, Table};
 use super::{CommandError, Context, output, words};
-use crate::publish::status::{Data, Guest, Summary};
+use crate::publish::status::{Data, Status, Summary};
 use jiff::tz::TimeZone;
 
 /// Columns of a version: `1.2.3-alpha.1+0123abc` fits.
@@ -107,7 +107,7 @@ pub(super) fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone) -> Table<8>
         table.row([
             Cell::foreign(&status.name, 64),
             Cell::new(state).style(state_style),
-            agent(status.guest.as_ref()),
+            agent(status),
             Cell::new(summary.cpu_percent.map_or_else(absent, percent)).style(style),
             Cell::new(memory(&summary)).style(style),
             Cell::new(pressure(&summary)).style(style),
@@ -122,8 +122,8 @@ fn absent() -> String {
     "-".to_owned()
 }
 
-fn agent(guest: Option<&Guest>) -> Cell {
-    let Some(guest) = guest else { return Cell::new("-").style(Style::Dim) };
+fn agent(status: &Status) -> Cell {
+    let Some(guest) = &status.guest else { return Cell::new("-").style(Style::Dim) };
     let mut text = escape(&guest.version, VERSION_COLUMNS);
     if text.is_empty() {
         text.push('?');
@@ -133,7 +133,9 @@ fn agent(guest: Option<&Guest>) -> Cell {
             text.push_str(mark);
         }
     }
-    Cell::new(text).style(if guest.proven && !guest.clone { Style::Plain } else { Style::Warning })
+    // Who trusts any guest has asked for it.
+    let trusted = guest.proven || status.transport.as_ref().is_some_and(|transport| transport.trust == "any");
+    Cell::new(text).style(if trusted && !guest.clone { Style::Plain } else { Style::Warning })
 }
 
 /// `412 MiB / 1.9 GiB`.

@@ -226,9 +226,12 @@ fn guest_facts(guest: &Guest, now_ms: u64, zone: &TimeZone) -> Vec<String> {
         guest.interval_ms.map(|ms| format!("samples every {}", seconds(ms as f64 / 1e3))),
         guest.sample_cost_us.map(|us| format!("{} of CPU each", seconds(f64::from(us) / 1e6))),
         guest.loop_lag_us.map(|us| format!("loop at most {} late", seconds(f64::from(us) / 1e6))),
-        guest.clock_skew_ms.map(|ms| {
-            let word = if ms < 0 { "behind" } else { "ahead" };
-            format!("its clock {} {word}", seconds(ms.unsigned_abs() as f64 / 1e3))
+        guest.clock_skew_ms.map(|ms| match ms {
+            0 => "its clock agrees".to_owned(),
+            _ => {
+                let word = if ms < 0 { "behind" } else { "ahead" };
+                format!("its clock {} {word}", seconds(ms.unsigned_abs() as f64 / 1e3))
+            }
         }),
     ]
     .into_iter()

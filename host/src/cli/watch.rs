@@ -247,11 +247,14 @@ impl View {
             lines.push(Style::Warning.paint(&escape(notice, columns), colours));
         }
         lines.push(String::new());
-        let events: Vec<_> = self.events.iter().map(|(name, event)| event_line(name, event, now_ms, zone)).collect();
+        // Instances come first where there is little room.
+        let recent = self.events.iter().skip(self.events.len().saturating_sub(rows / 5));
+        let events: Vec<_> = recent.map(|(name, event)| event_line(name, event, now_ms, zone)).collect();
         // The table's heading, the blank line before the events.
         let taken = lines.len() + 1 + if events.is_empty() { 0 } else { events.len() + 1 };
         let room = rows.saturating_sub(taken).max(1);
         let left_out = self.entries.len().saturating_sub(room);
+        // The line that says so takes the place of one more.
         let shown = if left_out > 0 { room - 1 } else { room };
         let entries: Vec<_> = self.entries.values().take(shown).cloned().collect();
         lines.extend(ls::table(&entries, now_ms, zone).lines(colours, Some(columns)));
