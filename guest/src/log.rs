@@ -180,6 +180,7 @@ impl Visit for Fields<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tracing::Callsite;
 
     #[test]
     fn peers_words_can_not_break_the_line_or_the_terminal() {
