@@ -581,3 +581,7 @@ impl Instance {
         (Data::Stale, since)
     }
 }
+
+#[cfg(test)]
+#[path = "instance_tests.rs"]
+mod tests;

@@ -286,3 +286,7 @@ fn width(metric: &Metric) -> Width {
         _ => Width::Bits64,
     }
 }
+
+#[cfg(test)]
+#[path = "series_tests.rs"]
+mod tests;
