@@ -157,7 +157,7 @@ mod tests {
         assert!(line(&text, "proc/stat").starts_with("fail: "));
         assert!(line(&text, "proc/stat").contains("mount -t proc"));
         assert!(line(&text, "vsock").contains("modprobe vsock"));
-        assert!(line(&text, "cgroup").contains("mount -t cgroup2"));
+        assert!(line(&text, "cgroup2").contains("mount -t cgroup2"));
         assert!(line(&text, "pressure").contains("CONFIG_PSI"));
         let (fine, text) = findings(&root.path().join("gone"));
         assert!(!fine && text.starts_with("fail: "), "{text}");

@@ -128,9 +128,11 @@ impl Cgroups {
     }
 
     fn find_base(&mut self, cx: &mut Context<'_>, mount: Option<&[u8]>, trusted: bool) {
-        let named = mount.map(|path| path.strip_prefix(b"/").unwrap_or(path)).filter(|path| is_cgroup2(cx.files, path));
+        let buffer = &mut self.walk.path;
+        let named = mount.map(|path| path.strip_prefix(b"/").unwrap_or(path));
+        let named = named.filter(|path| is_cgroup2(cx.files, buffer, path));
         let found = match named {
-            None if !trusted => USUAL_MOUNTS.into_iter().find(|path| is_cgroup2(cx.files, path)),
+            None if !trusted => USUAL_MOUNTS.into_iter().find(|path| is_cgroup2(cx.files, buffer, path)),
             named => named,
         };
         if found != self.base.as_deref() {
@@ -182,14 +184,12 @@ fn leave(group: &mut Group, row: &mut Row) {
 }
 
 /// By its magic on a live system; a fixture tree has at least the file that every cgroup2 directory has.
-fn is_cgroup2(files: &Files, path: &[u8]) -> bool {
-    let Ok(directory) = files.open_directory(path) else { return false };
+fn is_cgroup2(files: &Files, buffer: &mut Vec<u8>, path: &[u8]) -> bool {
     if files.is_live() {
-        return fstatfs(&directory).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC);
+        let directory = files.open_directory(path);
+        return directory.is_ok_and(|at| fstatfs(at).is_ok_and(|stat| stat.filesystem_type() == CGROUP2_SUPER_MAGIC));
     }
-    let mut name = path.to_vec();
-    name.extend_from_slice(b"/cgroup.controllers");
-    files.stat(&name).is_ok()
+    files.stat(walk::join(buffer, path, b"/cgroup.controllers")).is_ok()
 }
 
 /// `a//b/./c` is `/a/b/c`; a path that climbs is refused.

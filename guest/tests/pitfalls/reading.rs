@@ -1,0 +1,125 @@
+//! Reading in general, pitfalls N.
+
+use super::tree::Tree;
+use informant_guest::collect::{Config, OwnFigures, Sensors};
+use std::path::PathBuf;
+
+#[test]
+fn a_short_read_is_not_the_end() {
+    // A hundred times what a seq_file gives at once, and more than the buffer at its start.
+    let mut vmstat: String = (0..20_000).map(|i| format!("nr_unknown_{i} {i}\n")).collect();
+    vmstat += "oom_kill 7\n";
+    assert_eq!(Tree::with(&[("proc/vmstat", &vmstat)]).sample().get("node_vmstat_oom_kill"), Some(7.0));
+    // The kernel's own files come in pieces of less than 4 KiB, whatever the buffer.
+    let whole = std::fs::read("/proc/kallsyms").unwrap();
+    let mut files = informant_guest::kfile::Files::new(std::path::Path::new("/"));
+    if whole.len() < 4_000_000 {
+        assert_eq!(files.read_once(None, b"proc/kallsyms").unwrap().len(), whole.len());
+    }
+    let cpuinfo = std::fs::read("/proc/cpuinfo").unwrap();
+    let ours = files.read_once(None, b"proc/cpuinfo").unwrap();
+    assert_eq!(
+        ours.iter().filter(|byte| **byte == b'\n').count(),
+        cpuinfo.iter().filter(|byte| **byte == b'\n').count()
+    );
+}
+
+#[test]
+fn a_file_above_the_bound_is_an_error_for_that_file_alone() {
+    let tree = Tree::with(&[("proc/loadavg", "0.10 0.20 0.30 1/1 1\n")]);
+    tree.put("proc/vmstat", vec![b'x'; 5 << 20]);
+    let line = tree.sample();
+    assert!(!line.has("node_vmstat") && line.get("node_load1") == Some(0.1));
+    assert!(line.get("informant_agent_read_errors_total").unwrap() > 0.0);
+}
+
+#[test]
+fn a_file_that_is_replaced_or_rewritten_is_read_anew() {
+    let tree = Tree::with(&[("proc/loadavg", "1.00 0 0 1/1 1\n")]);
+    let lines = tree.samples(5, |n, tree| match n {
+        0 => _ = tree.put("proc/loadavg", "2.00 0 0 1/1 1\n"),
+        1 => tree.replace("proc/loadavg", "3.00 0 0 1/1 1\n"),
+        2 => tree.remove("proc/loadavg"),
+        _ => _ = tree.put("proc/loadavg", "5.00 0 0 1/1 1\n"),
+    });
+    let seen: Vec<_> = lines.iter().map(|line| line.get("node_load1")).collect();
+    assert_eq!(seen, [Some(1.0), Some(2.0), Some(3.0), None, Some(5.0)]);
+}
+
+#[test]
+fn the_agent_finds_a_replaced_file_within_five_samples() {
+    let tree = Tree::with(&[("proc/loadavg", "1.00 0 0 1/1 1\n")]);
+    let mut sensors = Sensors::new(&Config { root: tree.path().to_owned(), cgroup: None, all_fresh: false });
+    let mut load = || {
+        sensors.sample(0, &OwnFigures::default());
+        if sensors.wants_schema() {
+            sensors.reschema();
+        }
+        sensors.row().values.first().copied()
+    };
+    load();
+    assert_eq!(load(), Some(100));
+    tree.replace("proc/loadavg", "3.00 0 0 1/1 1\n");
+    assert!((0..5).any(|_| load() == Some(300)));
+}
+
+#[test]
+fn nothing_comes_from_outside_the_root() {
+    let line = Tree::new().sample();
+    let own: Vec<_> = line.starting("").into_iter().filter(|series| !series.starts_with("informant_")).collect();
+    assert!(own.is_empty(), "{own:?}");
+    assert!(!line.has("informant_uptime") && !line.has("informant_cpus") && !line.has("informant_memory"));
+    let tree = Tree::with(&[
+        ("proc/uptime", "123.45 1.00\n"),
+        ("proc/meminfo", "MemTotal: 11 kB\n"),
+        ("proc/stat", "cpu0 1 1 1 1\nbtime 5\n"),
+        ("proc/self/mountinfo", "1 0 0:2 / / rw - ext4 /dev/fixture rw\n"),
+    ]);
+    tree.sample().check(&[
+        ("informant_uptime_seconds", Some(123.45)),
+        ("node_memory_MemTotal_bytes", Some(11.0 * 1024.0)),
+        ("node_boot_time_seconds", Some(5.0)),
+        ("node_filesystem_readonly{device=/dev/fixture,fstype=ext4,mountpoint=/}", Some(0.0)),
+    ]);
+}
+
+#[test]
+fn no_series_is_there_twice_whatever_the_kernel_repeats() {
+    let tree = Tree::with(&[
+        ("proc/stat", "cpu0 1 1 1 1\ncpu0 2 2 2 2\n"),
+        ("proc/diskstats", " 8 0 sda 1 1 1 1 1 1 1 1 1 1 1\n 8 0 sda 2 2 2 2 2 2 2 2 2 2 2\n"),
+        ("proc/net/dev", "eth0: 1 1 1\neth0: 2 2 2\n"),
+        ("proc/self/mountinfo", "1 0 8:1 / /a rw - ext4 /dev/sda rw\n2 0 8:1 / /a rw - ext4 /dev/sda rw\n"),
+        ("sys/fs/cgroup/cgroup.controllers", ""),
+        ("sys/fs/cgroup/a/io.stat", "8:0 rbytes=1\n8:0 rbytes=2\n"),
+    ]);
+    // The reader of lines refuses a series that is there twice.
+    let line = tree.sample();
+    for series in ["node_cpu_seconds_total", "node_disk_", "node_network_", "node_filesystem_", "container_fs_"] {
+        assert!(line.has(series), "{series}");
+    }
+}
+
+#[test]
+fn lxcfs_and_cgroups_each_name_their_source() {
+    let tree = Tree::with(&[
+        ("proc/meminfo", "MemTotal: 998384 kB\n"),
+        ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
+        ("sys/fs/cgroup/a/memory.max", "2147483648\n"),
+    ]);
+    tree.sample().check(&[
+        ("node_memory_MemTotal_bytes", Some(998_384.0 * 1024.0)),
+        ("container_spec_memory_limit_bytes{id=/a}", Some(2_147_483_648.0)),
+    ]);
+}
+
+#[test]
+fn pipes_directories_and_loops_in_the_place_of_files_block_nothing() {
+    let tree = Tree::new();
+    tree.directory("proc/meminfo");
+    nix::unistd::mkfifo(&tree.path().join("proc/stat"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    std::os::unix::fs::symlink("vmstat", tree.path().join("proc/vmstat")).unwrap();
+    std::os::unix::fs::symlink(PathBuf::from("/dev/zero"), tree.path().join("proc/diskstats")).unwrap();
+    tree.put("proc/loadavg", "0.10 0 0 1/1 1\n");
+    assert_eq!(tree.sample().get("node_load1"), Some(0.1));
+}
