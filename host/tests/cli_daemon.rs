@@ -197,6 +197,27 @@ fn a_guest_is_seen_from_its_first_sample_to_the_daemons_end_and_return() {
 }
 
 #[test]
+fn a_watched_instance_that_went_while_the_daemon_was_away_is_an_error() {
+    let mut daemon = Daemon::start();
+    let mut watcher = command(daemon.path(), &["watch", "vm", "--seconds", "60"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It has begun to tell.
+    assert_eq!(watcher.stdout.as_mut().unwrap().read(&mut [0; 1]).unwrap(), 1);
+    daemon.stop();
+    fs::remove_dir_all(daemon.path().join("vm")).unwrap();
+    daemon.instance("other", "uid = 3\n");
+    daemon.child =
+        Some(command(daemon.path(), &["serve"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let output = watcher.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.ends_with("informant-host: gone since the daemon was away: vm\n"), "{complaint}");
+}
+
+#[test]
 fn a_guest_from_which_nothing_arrives_is_silent_since_then() {
     let daemon = Daemon::start();
     let mut guest = Guest::connect(&daemon.socket());

@@ -7,6 +7,7 @@
 //! ```
 
 use super::client::{Client, ClientError, encode};
+use super::escape::escape;
 use super::reading::{Reading, no_such_api};
 use super::{CommandError, Context};
 use std::path::PathBuf;
@@ -42,7 +43,8 @@ pub(super) fn open(context: &Context, names: &[String]) -> mpsc::Receiver<Update
     if !query.is_empty() {
         target = format!("{target}?{}", query.join("&"));
     }
-    let feed = Feed { client: Client::new(&context.dir), dir: context.dir.clone(), target, updates };
+    let names = names.iter().map(|name| escape(name, 64)).collect();
+    let feed = Feed { client: Client::new(&context.dir), dir: context.dir.clone(), names, target, updates };
     tokio::spawn(feed.run());
     receiver
 }
@@ -53,6 +55,8 @@ struct Gone;
 struct Feed {
     client: Client,
     dir: PathBuf,
+    /// As they may be shown.
+    names: Vec<String>,
     target: String,
     updates: mpsc::Sender<Update>,
 }
@@ -76,6 +80,8 @@ impl Feed {
     async fn stream(&self) -> Result<Result<ClientError, CommandError>, Gone> {
         let mut lines = match self.client.lines(&self.target).await {
             Ok(Some(lines)) => lines,
+            // The daemon knows the path, so it misses a name: a folder went while the daemon was away.
+            Ok(None) if !self.names.is_empty() => return Ok(Err(CommandError::Gone { names: self.names.clone() })),
             Ok(None) => return Ok(Err(no_such_api())),
             Err(error @ ClientError::Refused { .. }) => return Ok(Err(error.into())),
             Err(error) => return Ok(Ok(error)),

@@ -102,6 +102,8 @@ enum CommandError {
     Nothing { dir: PathBuf },
     #[error("no instance {}{}", names.join(", "), suggest::hint(suggestion.as_deref()))]
     Unknown { names: Vec<String>, suggestion: Option<String> },
+    #[error("gone since the daemon was away: {}", names.join(" or "))]
+    Gone { names: Vec<String> },
     #[error("{what}: {cause}")]
     Document { what: String, cause: String },
     #[error("{what} is of schema {schema}, and this program reads up to {known}: use a newer informant-host")]
