@@ -115,7 +115,7 @@ fn constants_are_equal() {
 fn the_root_file_system_is_the_one_procfs_names() {
     let ours = ours();
     let mounts = procfs::process::Process::myself().unwrap().mountinfo().unwrap();
-    let root = mounts.into_iter().filter(|mount| mount.mount_point == Path::new("/")).next_back().unwrap();
+    let root = mounts.into_iter().rfind(|mount| mount.mount_point == Path::new("/")).unwrap();
     let name = format!("node_filesystem_size_bytes {} {} /", root.mount_source.unwrap(), root.fs_type);
     let space = nix::sys::statvfs::statvfs("/").unwrap();
     assert_eq!(ours.get(&name), Some(&((space.blocks() * space.fragment_size()) as f64)), "{name}");
