@@ -66,7 +66,7 @@ impl Subject {
             encoded: 0,
         };
         for _ in 0..2 {
-            subject.sensors.sample(0, &subject.own);
+            subject.sensors.sample(&subject.own);
             subject.sensors.reschema();
         }
         let series = subject.sensors.series();
@@ -81,7 +81,7 @@ impl Subject {
 
     fn sample(&mut self) -> Result<(), Error> {
         self.sequence += 1;
-        self.sensors.sample(self.sequence * 1_000_000, &self.own);
+        self.sensors.sample(&self.own);
         let head = SampleHead { generation: 1, sequence: self.sequence, boot_time_us: self.sequence * 1_000_000 };
         let Row { values, present } = self.sensors.row();
         let mut base = Base { values: &mut self.base_values, present: &mut self.base_present };
@@ -92,7 +92,7 @@ impl Subject {
     /// Threads that ask about file systems answer late in the warm-up; then there are newcomers.
     fn settle(&mut self) -> Result<(), Error> {
         std::thread::sleep(std::time::Duration::from_millis(300));
-        self.sensors.sample(0, &self.own);
+        self.sensors.sample(&self.own);
         self.sensors.reschema();
         let series = self.sensors.series();
         self.base_values.resize(series, 0);

@@ -154,13 +154,13 @@ impl Agent {
         match self.newest {
             // The first row: there is none before a schema, and no schema before something was seen.
             None => {
-                self.sensors.sample(now_us, &figures);
+                self.sensors.sample(&figures);
                 self.reschema(now_us);
             }
             Some(_) if self.sensors.wants_schema() && self.may_reschema(now_us) => self.reschema(now_us),
             Some(_) => {}
         }
-        self.sensors.sample(now_us, &figures);
+        self.sensors.sample(&figures);
         let sequence = self.newest.map_or(1, |newest| newest.sequence + 1);
         self.newest = Some(SampleHead { generation: self.sensors.generation(), sequence, boot_time_us: now_us });
         let outbox = &mut self.outbox;

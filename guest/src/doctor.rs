@@ -82,7 +82,7 @@ impl Findings<'_> {
 fn series(root: &Path, findings: &mut Findings<'_>) {
     let mut sensors = Sensors::new(&Config { root: root.to_owned(), cgroup: None, all_fresh: true });
     for _ in 0..3 {
-        sensors.sample(0, &OwnFigures::default());
+        sensors.sample(&OwnFigures::default());
         sensors.settle(Duration::from_millis(200));
         sensors.reschema();
     }

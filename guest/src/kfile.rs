@@ -198,12 +198,18 @@ impl Files {
         )
     }
 
-    /// A missing file is a state, not an error; so is a removed cgroup, pressure that is switched off, and an
-    /// interface without a link.
+    /// A missing file is a state, not an error; so is a removed cgroup, a child cgroup with a file's name, pressure
+    /// that is switched off, and an interface without a link.
     fn note(&mut self, error: Errno) {
         if !matches!(
             error,
-            Errno::ENOENT | Errno::ENOTDIR | Errno::ENODEV | Errno::ESTALE | Errno::EOPNOTSUPP | Errno::EINVAL
+            Errno::ENOENT
+                | Errno::ENOTDIR
+                | Errno::EISDIR
+                | Errno::ENODEV
+                | Errno::ESTALE
+                | Errno::EOPNOTSUPP
+                | Errno::EINVAL
         ) {
             self.errors += 1;
         }

@@ -15,7 +15,6 @@ use informant_wire::bits;
 use informant_wire::counter::{Width, step};
 use informant_wire::metric::{Kind, Metric, MetricId, SubjectKind, UNLIMITED};
 use informant_wire::schema::Subject;
-use nix::time::{ClockId, clock_gettime};
 use nix::unistd::{SysconfVar, sysconf};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -73,18 +72,13 @@ pub fn run(
 
 /// A pass whose row has every subject that there is now.
 fn collect(sensors: &mut Sensors) {
-    let pass = |sensors: &mut Sensors| {
-        let boot =
-            clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(0, |time| time.tv_sec() * 1_000_000 + time.tv_nsec() / 1000);
-        sensors.sample(u64::try_from(boot).unwrap_or(0), &OwnFigures::default());
-    };
-    pass(sensors);
+    sensors.sample(&OwnFigures::default());
     for _ in 0..MAX_RESCHEMAS {
         if !sensors.wants_schema() {
             break;
         }
         sensors.reschema();
-        pass(sensors);
+        sensors.sample(&OwnFigures::default());
     }
     sensors.settle(SETTLE);
     // The line has no place for events; the agent sends them.

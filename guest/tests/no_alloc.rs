@@ -93,7 +93,7 @@ fn calls_of_steady_ticks(root: &Path) -> Option<u64> {
     // Until nothing is new any more; a round of the slow part takes five ticks.
     let mut quiet = 0;
     for _ in 0..200 {
-        sensors.sample(boot_us, &OwnFigures { cpu_us: Some(0), ..OwnFigures::default() });
+        sensors.sample(&OwnFigures { cpu_us: Some(0), ..OwnFigures::default() });
         sensors.settle(std::time::Duration::from_millis(100));
         boot_us += 1_000_000;
         quiet += 1;
@@ -114,7 +114,7 @@ fn calls_of_steady_ticks(root: &Path) -> Option<u64> {
     let mut lengths = [0_usize; 11];
     let calls = allocations(|| {
         for (sequence, length) in (1..).zip(&mut lengths) {
-            sensors.sample(boot_us, &OwnFigures { cpu_us: Some(sequence), ..OwnFigures::default() });
+            sensors.sample(&OwnFigures { cpu_us: Some(sequence), ..OwnFigures::default() });
             sensors.take_event(&mut |_, _| {});
             let head = SampleHead { generation, sequence, boot_time_us: boot_us };
             let mut base = Base { values: &mut values, present: &mut present };

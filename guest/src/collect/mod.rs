@@ -148,10 +148,9 @@ impl Sensors {
         }
     }
 
-    /// One pass over all sources. `now_boot_us`: `CLOCK_BOOTTIME`. Never blocks for longer than the kernel takes to
+    /// One pass over all sources. Never blocks for longer than the kernel takes to
     /// print its files, and allocates nothing while subjects stay the same.
-    pub fn sample(&mut self, now_boot_us: u64, own: &OwnFigures) {
-        let _ = now_boot_us;
+    pub fn sample(&mut self, own: &OwnFigures) {
         self.files.recheck = self.all_fresh || self.tick.is_multiple_of(SLOW_EVERY);
         let cx = &mut Context { files: &mut self.files, row: &mut self.row, events: &mut self.events, vm: self.vm };
         self.stat.sample(cx);

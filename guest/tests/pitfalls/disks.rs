@@ -100,7 +100,7 @@ fn a_device_number_used_again_is_a_new_series_without_a_jump() {
 
     let mut sensors = tree.sensors(true, std::sync::Arc::new(informant_guest::collect::probe::statvfs));
     let mut incarnation = || {
-        sensors.sample(0, &Default::default());
+        sensors.sample(&Default::default());
         sensors.reschema();
         let disks = sensors.subjects().filter(|subject| subject.name == b"dm-3").map(|subject| subject.incarnation);
         disks.collect::<Vec<_>>()

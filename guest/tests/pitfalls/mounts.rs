@@ -30,7 +30,7 @@ fn asked(
     });
     let mut sensors = tree.sensors(true, ask);
     for _ in 0..2 {
-        sensors.sample(0, &Default::default());
+        sensors.sample(&Default::default());
         sensors.settle(Duration::from_secs(20));
         sensors.reschema();
     }
@@ -187,7 +187,7 @@ fn a_hung_statvfs_is_told_once_harms_no_other_and_recovers() {
     let end = Instant::now() + Duration::from_secs(30);
     let mut look_until = |sensors: &mut informant_guest::collect::Sensors, hung: u64| {
         loop {
-            sensors.sample(0, &Default::default());
+            sensors.sample(&Default::default());
             if sensors.wants_schema() {
                 sensors.reschema();
             }

@@ -96,9 +96,9 @@ fn an_interface_comes_back_under_its_name_as_another() {
     let numbers = |n: u64| file(&[("veth0", &format!(" {n} {n} 0 0 0 0 0 0 {n} {n} 0 0 0 0 0 0"))]);
     let tree = Tree::with(&[(FILE, &numbers(1000)), ("sys/class/net/veth0/ifindex", "7\n")]);
     let mut sensors = tree.sensors(false, std::sync::Arc::new(informant_guest::collect::probe::statvfs));
-    sensors.sample(0, &Default::default());
+    sensors.sample(&Default::default());
     sensors.reschema();
-    sensors.sample(1, &Default::default());
+    sensors.sample(&Default::default());
     let incarnation = |sensors: &informant_guest::collect::Sensors| {
         sensors
             .subjects()
@@ -109,7 +109,7 @@ fn an_interface_comes_back_under_its_name_as_another() {
     assert_eq!(incarnation(&sensors), [7]);
     tree.put(FILE, numbers(3)).put("sys/class/net/veth0/ifindex", "9\n");
     // Seen with this sample, though it is none that looks for slow changes: its counters fell.
-    sensors.sample(2, &Default::default());
+    sensors.sample(&Default::default());
     assert!(sensors.wants_schema());
     sensors.reschema();
     assert_eq!(incarnation(&sensors), [9]);

@@ -51,7 +51,7 @@ fn the_agent_finds_a_replaced_file_within_five_samples() {
     let tree = Tree::with(&[("proc/loadavg", "1.00 0 0 1/1 1\n")]);
     let mut sensors = Sensors::new(&Config { root: tree.path().to_owned(), cgroup: None, all_fresh: false });
     let mut load = || {
-        sensors.sample(0, &OwnFigures::default());
+        sensors.sample(&OwnFigures::default());
         if sensors.wants_schema() {
             sensors.reschema();
         }

@@ -87,7 +87,7 @@ impl Tree {
         let mut sensors = self.sensors(true, std::sync::Arc::new(probe::statvfs));
         let mut events = Vec::new();
         for n in 0..=count {
-            sensors.sample(0, &OwnFigures::default());
+            sensors.sample(&OwnFigures::default());
             sensors.reschema();
             sensors.take_event(&mut |kind, body| events.push((kind, body.to_vec())));
             if n < count {
