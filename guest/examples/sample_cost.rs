@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use informant_guest::collect::{Config, OwnFigures, Sensors};
@@ -137,7 +137,7 @@ fn measure() -> Result<(), Error> {
     let record = record()?;
     let mut files = HashMap::new();
     for (path, number) in &record.paths {
-        files.insert(*number, File::open(path)?);
+        files.insert(*number, File::open(path).map_err(|error| format!("{}: {error}", path.display()))?);
     }
     let mut buffer = vec![0; record.reads.iter().map(|read| read.length).max().unwrap_or_default()];
     let mut subject = Subject::new()?;
@@ -228,6 +228,10 @@ impl Record {
         match call.number {
             libc::SYS_pread64 => {
                 let path = fs::read_link(format!("/proc/{pid}/fd/{}", call.descriptor))?;
+                // Files of its own process are not to be had when it is gone; ours are of the same kind. Those of its
+                // network are called deleted, which they are not.
+                let own = path.strip_prefix(format!("/proc/{pid}")).map(|rest| Path::new("/proc/self").join(rest));
+                let path = own.unwrap_or(path).to_string_lossy().trim_end_matches(" (deleted)").into();
                 let next = self.paths.len();
                 let file = *self.paths.entry(path).or_insert(next);
                 self.reads.push(BareRead { file, length: call.length, offset: call.offset });
