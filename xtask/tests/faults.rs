@@ -90,7 +90,9 @@ fn t3_a_host_that_takes_nothing_is_left_and_the_newest_data_comes_through() -> R
     vm.vmm.faults(|faults| faults.stall_to_host = true);
     // The host hears nothing: it says so, and ends the session by itself; the agent, which gets no acks for new
     // samples but the host's sign of life, must not starve in its own write.
-    system.wait_status("vm", "silent", |status| status["link"]["state"] == "silent" || status["link"]["state"] == "down")?;
+    system.wait_status("vm", "silent", |status| {
+        status["link"]["state"] == "silent" || status["link"]["state"] == "down"
+    })?;
     assert!(vm.vmm.seen().to_host.load(Ordering::Relaxed) - moved <= 64 * 1024, "the stall was not in force");
     vm.vmm.faults(|faults| faults.stall_to_host = false);
     let after = system.wait_ready_again("vm", &before).or_else(|_| system.wait_ready("vm"))?;
@@ -197,12 +199,21 @@ fn t8_a_clone_is_shown_under_its_endpoint_and_gets_a_new_identity() -> Result<()
     // The twin's connection says the same Hello first, so the agent's own is the clone and must take a new nonce.
     system.wait_status("twin", "a session", |status| status["guest"].is_object())?;
     vm.vmm.faults(|faults| faults.mirror = None);
-    wait_for("a second dial, with the new nonce", || (vm.vmm.seen().forwarded.load(Ordering::Relaxed) >= 2).then_some(()))?;
+    wait_for("a second dial, with the new nonce", || {
+        (vm.vmm.seen().forwarded.load(Ordering::Relaxed) >= 2).then_some(())
+    })?;
     let status = system.wait_ready("vm")?;
-    assert_eq!(status["guest"]["clone"], false, "the new identity is its own: {status:#}");
+    assert_eq!(status["guest"]["clone"], true, "{status:#}");
+    assert_eq!(system.wait_status("twin", "the other side", |_| true)?["guest"]["clone"], true);
     let events = system.events("vm")?;
+    let mut streams: Vec<_> = sequences(&events).into_iter().map(|(stream, _)| stream).collect();
+    streams.dedup();
+    assert_eq!(streams.len(), 2, "with the new nonce comes a new stream: {events:#?}");
     assert_exactly_once(&events);
-    assert!(events.iter().any(|event| event["kind"].as_str().is_some_and(|kind| kind.contains("clone"))), "{events:#?}");
+    assert!(
+        events.iter().any(|event| event["kind"].as_str().is_some_and(|kind| kind.contains("clone"))),
+        "{events:#?}"
+    );
     Ok(())
 }
 
