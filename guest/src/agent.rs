@@ -94,9 +94,10 @@ impl Agent {
                 own: &mut self.own,
                 dialler: self.dialler.as_mut(),
                 now_us,
+                serve_again: false,
             },
         );
-        if self.is_over(now_us) {
+        if self.is_over(cx, now_us) {
             return Poll::Ready(Ok(()));
         }
         self.timer.arm(self.deadline_us())?;
@@ -123,13 +124,13 @@ impl Agent {
     }
 
     /// Says goodbye once the host has every event, or time is up; true when all connections are gone.
-    fn is_over(&mut self, now_us: u64) -> bool {
+    fn is_over(&mut self, cx: &mut Context<'_>, now_us: u64) -> bool {
         let Some(since_us) = self.stopping_us else { return false };
         let delivered = self.outbox.first_pending() == self.outbox.next_sequence();
-        if delivered || !self.hosts.has_primary() || now_us >= since_us + STOPPING_US {
-            self.hosts.close_all(ByeReason::STOPPING, now_us);
+        let enough = delivered || !self.hosts.has_primary() || now_us >= since_us + STOPPING_US;
+        if enough && self.hosts.close_all(ByeReason::STOPPING, now_us) {
+            cx.waker().wake_by_ref();
         }
-        // One more wake-up puts the goodbyes out.
         self.hosts.is_empty() || now_us >= since_us + STOPPING_US * 2
     }
 

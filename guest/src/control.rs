@@ -5,6 +5,7 @@ use crate::link::Address;
 use crate::link::listen::{Listener, Peer};
 use crate::link::session::Origin;
 use crate::link::stream::Stream;
+use std::io;
 use std::task::{Context, Poll};
 use vsock::{VMADDR_CID_HOST, VMADDR_CID_LOCAL};
 
@@ -77,6 +78,8 @@ impl Door {
                         self.address
                     );
                 }
+                // It went away before it was taken.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Poll::Ready(Err(error)) => {
                     // Out of descriptors, or the device went away: listening anew later costs nothing.
                     tracing::warn!("can not accept at {}: {error}", self.address);

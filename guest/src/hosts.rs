@@ -54,6 +54,8 @@ pub struct Context<'a> {
     pub dialler: Option<&'a mut Dialler>,
     /// Boot time, microseconds.
     pub now_us: u64,
+    /// Set when something is left to send on a connection that was served already.
+    pub serve_again: bool,
 }
 
 #[derive(Debug)]
@@ -149,11 +151,9 @@ impl Hosts {
         }
     }
 
-    /// Says goodbye to all.
-    pub fn close_all(&mut self, reason: ByeReason, now_us: u64) {
-        for host in &mut self.hosts {
-            host.session.close(reason, now_us);
-        }
+    /// Says goodbye to all; false when that was done before. The goodbyes go out at the next poll.
+    pub fn close_all(&mut self, reason: ByeReason, now_us: u64) -> bool {
+        self.hosts.iter_mut().fold(false, |any, host| host.session.close(reason, now_us) | any)
     }
 
     /// When to poll at the latest.
@@ -177,6 +177,9 @@ impl Hosts {
             let mut host = self.hosts.swap_remove(at);
             context.own.unknown_frames += host.session.take_skipped_frames();
             self.ended(&host.session, &end, context);
+        }
+        if std::mem::take(&mut context.serve_again) {
+            cx.waker().wake_by_ref();
         }
     }
 
@@ -282,7 +285,7 @@ impl Hosts {
                 tracing::debug!("session with host '{}'", host.session.peer_name());
             } else if host.session.origin() == origin && host.session.is_streaming() {
                 // Only after the newcomer's handshake: an unfinished one replaces nobody.
-                host.session.close(ByeReason::REPLACED, context.now_us);
+                context.serve_again |= host.session.close(ByeReason::REPLACED, context.now_us);
             }
         }
         Ok(())

@@ -56,7 +56,8 @@ pub fn run(options: &Run) -> Result<(), RunError> {
     })
 }
 
-fn build(options: &Run, timer: Timer, signals: AsyncFd<SignalFd>) -> Agent {
+/// Puts the agent together: reads identities, takes up the outbox. Connects nothing yet. Needs the runtime.
+pub fn build(options: &Run, timer: Timer, signals: AsyncFd<SignalFd>) -> Agent {
     let now_us = clock::boot_us();
     let boot = boot_id(&options.root);
     let (mut outbox, error) = Outbox::open(&options.state, boot, StreamId(random::bits()), now_us);

@@ -129,7 +129,7 @@ impl Dialler {
     /// The session over this connection ended.
     pub fn ended(&mut self, end: &End, now_us: u64) {
         let kind = Some(std::mem::discriminant(end));
-        if self.told_end == kind {
+        if self.told_end == kind || *end == End::Done {
             tracing::debug!("session with the host ended: {end}");
         } else {
             tracing::info!("session with the host ended: {end}; dialling on");

@@ -4,6 +4,8 @@
 //! `informant.name=VALUE` on the kernel command line (only when the root is the running system's), the default.
 //! Nothing here opens a socket or starts anything.
 
+mod table;
+
 use crate::link::Address;
 use informant_wire::limits::MAX_PEER_NAME;
 use informant_wire::{CONTROL_PORT, HOST_PORT};
@@ -11,6 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use table::{COMMANDS, OPTIONS, Spec, command_help, help, nearest};
 
 /// The shortest interval between samples.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(100);
@@ -152,97 +155,6 @@ impl std::fmt::Debug for Surroundings<'_> {
         f.debug_struct("Surroundings").field("arguments", &self.arguments).finish_non_exhaustive()
     }
 }
-
-const RUN: u8 = 1;
-const SAMPLE: u8 = 2;
-const DOCTOR: u8 = 4;
-
-struct Spec {
-    name: &'static str,
-    value: &'static str,
-    /// Commands that have it.
-    of: u8,
-    /// Whether environment and kernel command line may give it.
-    anywhere: bool,
-    help: &'static str,
-}
-
-/// Every option, in the order of the help texts.
-const OPTIONS: [Spec; 10] = [
-    Spec {
-        name: "connect",
-        value: "ADDRESS",
-        of: RUN,
-        anywhere: true,
-        help: "Dial the host there: vsock:CID:PORT or unix:PATH [default: vsock:2:5252]",
-    },
-    Spec {
-        name: "listen",
-        value: "ADDRESS",
-        of: RUN,
-        anywhere: true,
-        help: "Wait for the host to dial instead: vsock:PORT or unix:PATH",
-    },
-    Spec {
-        name: "control",
-        value: "ADDRESS",
-        of: RUN,
-        anywhere: true,
-        help: "Accept further host sessions there: vsock:PORT, unix:PATH or off\n\
-               [default: vsock:1022 when the host is reached over vsock, else off]",
-    },
-    Spec {
-        name: "root",
-        value: "DIR",
-        of: RUN | SAMPLE | DOCTOR,
-        anywhere: true,
-        help: "Read DIR/proc and DIR/sys instead of the running system's [default: /]",
-    },
-    Spec {
-        name: "interval",
-        value: "TIME",
-        of: RUN | SAMPLE,
-        anywhere: true,
-        help: "From one sample to the next, 100ms to 1h: 500ms, 1s, 2m [default: 1s]",
-    },
-    Spec { name: "count", value: "N", of: SAMPLE, anywhere: false, help: "How many samples [default: 1]" },
-    Spec {
-        name: "cgroup",
-        value: "PATH",
-        of: RUN | SAMPLE,
-        anywhere: true,
-        help: "Watch this cgroup, relative to the cgroup2 mount, and its children\n\
-               first [default: none, the VM as a whole]",
-    },
-    Spec {
-        name: "name",
-        value: "NAME",
-        of: RUN,
-        anywhere: true,
-        help: "A name for people, at most 64 bytes; the host never takes it for an\n\
-               identity [default: the host name]",
-    },
-    Spec {
-        name: "state",
-        value: "DIR",
-        of: RUN,
-        anywhere: true,
-        help: "Keep undelivered events in DIR, on a tmpfs [default: /run/informant]",
-    },
-    Spec {
-        name: "log",
-        value: "LEVEL",
-        of: RUN,
-        anywhere: true,
-        help: "error, warn, info, debug or trace, on standard error [default: info]",
-    },
-];
-
-const COMMANDS: [(&str, u8, &str); 3] = [
-    ("run", RUN, "Report this VM to its host until told to end (SIGTERM)"),
-    ("sample", SAMPLE, "Print what the collectors see as JSON lines; opens no socket"),
-    ("doctor", DOCTOR, "Say what this image lacks and what would bring it; opens no socket"),
-];
 
 /// Where a value came from, most important first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -475,76 +387,4 @@ fn log_level(given: &Given) -> Result<tracing::level_filters::LevelFilter, ArgsE
         "trace" => LevelFilter::TRACE,
         _ => return Err(given.error("is no level; error, warn, info, debug or trace")),
     })
-}
-
-/// The known word that is at most two edits (and less than half its length) away.
-fn nearest(word: &str, known: impl Iterator<Item = &'static str>) -> Option<&'static str> {
-    known
-        .map(|known| (edits(word.as_bytes(), known.as_bytes()), known))
-        .filter(|(edits, known)| *edits <= 2 && edits * 2 < known.len())
-        .min_by_key(|(edits, _)| *edits)
-        .map(|(_, known)| known)
-}
-
-/// Insertions, deletions and replacements that turn `a` into `b`; words longer than 32 bytes are never near.
-fn edits(a: &[u8], b: &[u8]) -> usize {
-    if a.len() > 32 || b.len() > 32 {
-        return usize::MAX / 4;
-    }
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.iter().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (cell, to) in row.iter_mut().skip(1).zip(b) {
-            let here = (diagonal + usize::from(from != to)).min(left + 1).min(*cell + 1);
-            diagonal = *cell;
-            *cell = here;
-            left = here;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
-fn help() -> String {
-    let mut text = String::from(
-        "informant-guest: tells a VM's host what the VM uses and needs, over virtio-vsock\n\n\
-         Usage: informant-guest COMMAND [OPTIONS]\n\nCommands:\n",
-    );
-    for (name, _, what) in COMMANDS {
-        text.push_str(&format!("  {name:<8} {what}\n"));
-    }
-    text.push_str(
-        "\nOptions:\n  -h, --help     This text; COMMAND --help lists a command's options\n  \
-         -V, --version  Name and version\n",
-    );
-    text
-}
-
-fn command_help(command: &str, commands: u8) -> String {
-    let what = COMMANDS.iter().find(|(name, ..)| *name == command).map(|(.., what)| *what).unwrap_or_default();
-    let mut text = format!("{what}.\n\nUsage: informant-guest {command} [OPTIONS]\n\nOptions:\n");
-    for spec in OPTIONS.iter().filter(|spec| spec.of & commands != 0) {
-        let head = format!("--{} {}", spec.name, spec.value);
-        for (i, line) in spec.help.lines().enumerate() {
-            let head = if i == 0 { head.as_str() } else { "" };
-            text.push_str(&format!("  {head:<19} {line}\n"));
-        }
-    }
-    text.push_str(&format!("  {:<19} This text\n", "-h, --help"));
-    text.push_str(
-        "\nEach option but --count can also be given as the environment variable\n\
-         INFORMANT_NAME or, for the running system, as informant.name=VALUE on the kernel\n\
-         command line (--root excepted); an argument goes before the environment, and that\n\
-         before the kernel command line.\n",
-    );
-    if commands == RUN {
-        text.push_str(
-            "\nExamples:\n  informant-guest run --interval 500ms\n  \
-             informant-guest run --connect unix:/tmp/host.sock --control off --state /tmp/state\n",
-        );
-    }
-    text
 }

@@ -14,20 +14,21 @@
 //! Sending is pulled: only when the last byte of the previous output has gone to the kernel is anything new encoded,
 //! so a slow host gets the newest sample, never an old one, and a sample it misses leaves no trace in the deltas.
 
-use crate::collect::Sensors;
-use crate::outbox::Outbox;
-use informant_wire::guest_to_host::{Heartbeat, Proof};
-use informant_wire::hello::{Hello, RefusedCode, Role};
-use informant_wire::host_to_guest::{Bye, ByeReason};
+mod end;
+mod output;
+
+pub use end::End;
+pub use output::Feed;
+
+use informant_wire::guest_to_host::Proof;
+use informant_wire::hello::{Hello, Role};
+use informant_wire::host_to_guest::ByeReason;
 use informant_wire::id::{Challenge, SessionId};
 use informant_wire::limits::{
-    DEAD_AFTER_S, HANDSHAKE_DEADLINE_S, HEARTBEAT_EVERY_S, KEY_FRAME_EVERY, MAX_BAD_FRAMES, MAX_EVENT_BODY,
-    MAX_HANDSHAKE_FRAME, MAX_HOST_FRAME, MAX_WRITE, SCHEMA_EVERY_S, max_sample_body,
+    DEAD_AFTER_S, HANDSHAKE_DEADLINE_S, MAX_BAD_FRAMES, MAX_HANDSHAKE_FRAME, MAX_HOST_FRAME, MAX_WRITE,
 };
-use informant_wire::sample::{Base, SampleHead};
-use informant_wire::schema::SchemaWriter;
-use informant_wire::{Decoder, FrameError, HostToGuest, MAX_VERSION, MIN_VERSION, bits, frame};
-use nix::errno::Errno;
+use informant_wire::{Decoder, HostToGuest, MAX_VERSION, MIN_VERSION, frame};
+use output::{Output, SchemaState};
 
 const SECOND_US: u64 = 1_000_000;
 /// Without a byte taken by the kernel for this long the host does not read: shorter than the 15 s without an Ack, so
@@ -35,9 +36,6 @@ const SECOND_US: u64 = 1_000_000;
 const STALLED_AFTER_US: u64 = 10 * SECOND_US;
 /// A closing session has this long to flush.
 const CLOSING_US: u64 = SECOND_US;
-/// Output buffer beyond the largest sample: a heartbeat, a goodbye, an event.
-const SLACK: usize = 1024;
-const LEAST_OUTPUT: usize = 4096;
 
 /// How the connection came to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,60 +46,6 @@ pub enum Origin {
     Listened,
     /// Somebody came to the control port.
     Control,
-}
-
-/// Why a session ended.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum End {
-    /// The connection was closed.
-    #[error("connection closed by the host")]
-    Closed,
-    /// The connection broke.
-    #[error("connection broken: {}", .0.desc())]
-    Broken(Errno),
-    /// No answer to Hello in time.
-    #[error("no answer to the handshake in {HANDSHAKE_DEADLINE_S} s")]
-    NoAnswer,
-    /// No Ack in time.
-    #[error("host acknowledged nothing for {DEAD_AFTER_S} s")]
-    Silent,
-    /// The host does not read.
-    #[error("host took no byte for 10 s")]
-    Stalled,
-    /// The host does not want this session.
-    #[error("refused by the host: {} ({text})", .code.name().unwrap_or("unknown reason"))]
-    Refused {
-        /// Why.
-        code: RefusedCode,
-        /// Whether asking again soon is useless.
-        permanent: bool,
-        /// The host's words.
-        text: Box<str>,
-    },
-    /// The host said goodbye.
-    #[error("host said goodbye: {}", .0.name().unwrap_or("unknown reason"))]
-    Bye(ByeReason),
-    /// The host wants another nonce and stream.
-    #[error("host asks for a new identity: another guest has this one")]
-    Renonce,
-    /// The host has stored events of this stream that this process has not produced: the VM was set back.
-    #[error("host knows later events of this stream: this VM was set back to an earlier state")]
-    Ahead,
-    /// The bytes can not be framed.
-    #[error("host broke the protocol: {0}")]
-    Framing(FrameError),
-    /// Too many known frames in a row did not decode.
-    #[error("host broke the protocol: {MAX_BAD_FRAMES} frames in a row that do not decode")]
-    BadFrames,
-    /// An answer that does not fit the question.
-    #[error("host broke the protocol: chose version {0}, which was not offered")]
-    Version(u16),
-    /// A message of this side does not fit its frame.
-    #[error("a message does not fit its frame")]
-    Unencodable,
-    /// This side had no room or no more use for it.
-    #[error("closed by the agent")]
-    Done,
 }
 
 /// What the session's owner must know.
@@ -123,65 +67,11 @@ pub enum Notice {
     Prove(SessionId),
 }
 
-/// What a session takes its output from.
-#[derive(Debug)]
-pub struct Feed<'a> {
-    /// Schema and newest row.
-    pub sensors: &'a Sensors,
-    /// The newest sample; `None` before the first.
-    pub head: Option<SampleHead>,
-    /// Events.
-    pub outbox: &'a Outbox,
-    /// `CLOCK_BOOTTIME`, microseconds.
-    pub now_us: u64,
-    /// `CLOCK_REALTIME`, microseconds.
-    pub wall_us: u64,
-    /// CPU time of the newest sample, microseconds.
-    pub sample_cost_us: u32,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Greeting,
     Streaming,
     Closing,
-}
-
-/// Bytes on their way to the kernel.
-#[derive(Debug, Default)]
-struct Output {
-    buffer: Vec<u8>,
-    filled: usize,
-    sent: usize,
-}
-
-impl Output {
-    fn is_empty(&self) -> bool {
-        self.sent == self.filled
-    }
-
-    /// Room behind what is filled.
-    fn room(&mut self) -> &mut [u8] {
-        self.buffer.get_mut(self.filled..).unwrap_or_default()
-    }
-
-    /// Grows or shrinks while nothing is in it. Never called between two schemas.
-    fn resize(&mut self, bytes: usize) {
-        if self.is_empty() {
-            self.buffer = vec![0; bytes];
-            (self.filled, self.sent) = (0, 0);
-        }
-    }
-}
-
-/// The schema that goes over this connection.
-#[derive(Debug)]
-struct SchemaState {
-    generation: u32,
-    writer: SchemaWriter,
-    written: usize,
-    complete: bool,
-    begun_us: u64,
 }
 
 /// One connection's state.
@@ -362,7 +252,9 @@ impl Session {
                 (Phase::Streaming | Phase::Closing, HostToGuest::Ack(ack)) => {
                     self.heard_us = now_us;
                     let first = !std::mem::replace(&mut self.ready, true);
-                    return Ok(Some(Notice::Acknowledged { event: ack.event, first }));
+                    // What was not sent here can not have arrived.
+                    let event = ack.event.min(self.cursor.saturating_sub(1));
+                    return Ok(Some(Notice::Acknowledged { event, first }));
                 }
                 // Known, but not at this time: skipped like an unknown one.
                 _ => self.skipped_frames += 1,
@@ -385,146 +277,19 @@ impl Session {
         self.enter_closing(now_us);
     }
 
-    /// Says goodbye behind what is already on its way, and closes.
-    pub fn close(&mut self, reason: ByeReason, now_us: u64) {
-        if self.phase != Phase::Closing {
+    /// Says goodbye behind what is already on its way, and closes; false if it is closing already.
+    pub fn close(&mut self, reason: ByeReason, now_us: u64) -> bool {
+        let open = self.phase != Phase::Closing;
+        if open {
             self.said_bye = Some(reason);
             self.enter_closing(now_us);
         }
+        open
     }
 
     fn enter_closing(&mut self, now_us: u64) {
         self.phase = Phase::Closing;
         self.closing_us = now_us;
-    }
-
-    /// Encodes what is due, if everything before has gone to the kernel.
-    pub fn fill(&mut self, feed: &Feed<'_>) -> Result<(), End> {
-        if !self.output.is_empty() {
-            return Ok(());
-        }
-        (self.output.filled, self.output.sent) = (0, 0);
-        self.moved_us = feed.now_us;
-        match self.phase {
-            Phase::Greeting => {}
-            Phase::Streaming => {
-                self.fill_schema(feed)?;
-                self.fill_heartbeat(feed)?;
-                self.fill_sample(feed)?;
-                self.fill_events(feed)?;
-            }
-            Phase::Closing => {
-                let Some(reason) = self.said_bye.take() else { return Err(End::Done) };
-                let room = self.output.room();
-                self.output.filled = Bye { reason }.encode(room).map_err(|_| End::Unencodable)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn fill_heartbeat(&mut self, feed: &Feed<'_>) -> Result<(), End> {
-        if feed.now_us < self.heartbeat_us {
-            return Ok(());
-        }
-        let heartbeat = Heartbeat {
-            boot_time_us: feed.now_us,
-            wall_time_us: feed.wall_us,
-            loop_lag_us: std::mem::take(&mut self.lag_us),
-            sample_cost_us: feed.sample_cost_us,
-        };
-        // Beside a large part of a schema there may be no room: then it goes with the next output.
-        if let Ok(bytes) = heartbeat.encode(self.output.room()) {
-            self.output.filled += bytes;
-            self.heartbeat_us = feed.now_us + HEARTBEAT_EVERY_S * SECOND_US;
-        }
-        Ok(())
-    }
-
-    fn fill_schema(&mut self, feed: &Feed<'_>) -> Result<(), End> {
-        let generation = feed.sensors.generation();
-        if self.schema.as_ref().is_none_or(|schema| schema.generation != generation) {
-            let too_soon = |schema: &SchemaState| feed.now_us < schema.begun_us + SCHEMA_EVERY_S * SECOND_US;
-            if feed.head.is_none_or(|head| head.generation != generation) || self.schema.as_ref().is_some_and(too_soon)
-            {
-                return Ok(());
-            }
-            self.begin_schema(generation, feed);
-        }
-        let Some(schema) = self.schema.as_mut().filter(|schema| !schema.complete) else { return Ok(()) };
-        let mut subjects = feed.sensors.subjects().skip(schema.written).peekable();
-        while subjects.peek().is_some() {
-            let room = self.output.buffer.get_mut(self.output.filled..).unwrap_or_default();
-            match schema.writer.part(room, subjects.by_ref()) {
-                Ok((bytes, taken)) => {
-                    self.output.filled += bytes;
-                    schema.written += taken;
-                    // The writer has looked at one subject more than it took.
-                    subjects = feed.sensors.subjects().skip(schema.written).peekable();
-                }
-                Err(_) if self.output.filled > 0 => return Ok(()),
-                Err(_) => return Err(End::Unencodable),
-            }
-        }
-        drop(subjects);
-        if let Ok(bytes) = schema.writer.end(self.output.room()) {
-            self.output.filled += bytes;
-            schema.complete = true;
-        }
-        Ok(())
-    }
-
-    /// The one place where a session allocates.
-    fn begin_schema(&mut self, generation: u32, feed: &Feed<'_>) {
-        let series = feed.sensors.row().values.len();
-        self.output.resize((3 + max_sample_body(series) + SLACK).max(LEAST_OUTPUT));
-        self.base_values.clear();
-        self.base_values.resize(series, 0);
-        self.base_values.shrink_to_fit();
-        self.base_present.clear();
-        self.base_present.resize(bits::bytes_for(series), 0);
-        self.samples = 0;
-        self.schema = Some(SchemaState {
-            generation,
-            writer: SchemaWriter::new(generation),
-            written: 0,
-            complete: false,
-            begun_us: feed.now_us,
-        });
-    }
-
-    fn fill_sample(&mut self, feed: &Feed<'_>) -> Result<(), End> {
-        let Some(head) = feed.head.filter(|head| head.sequence > self.last_sample) else { return Ok(()) };
-        let whole = |schema: &SchemaState| schema.complete && schema.generation == head.generation;
-        if !self.schema.as_ref().is_some_and(whole) {
-            return Ok(());
-        }
-        let largest = 3 + max_sample_body(self.base_values.len());
-        let room = self.output.buffer.get_mut(self.output.filled..).unwrap_or_default();
-        if room.len() < largest {
-            // Behind the last part of a schema: the sample is the next output.
-            return Ok(());
-        }
-        let mut base = Base { values: &mut self.base_values, present: &mut self.base_present };
-        let key = self.samples.is_multiple_of(KEY_FRAME_EVERY);
-        let bytes = informant_wire::sample::encode(room, head, key, feed.sensors.row(), &mut base)
-            .map_err(|_| End::Unencodable)?;
-        self.output.filled += bytes;
-        self.samples += 1;
-        self.last_sample = head.sequence;
-        Ok(())
-    }
-
-    fn fill_events(&mut self, feed: &Feed<'_>) -> Result<(), End> {
-        let mut body = [0; MAX_EVENT_BODY];
-        while let Some(event) = feed.outbox.read(self.cursor, &mut body) {
-            let Ok(bytes) = event.encode(self.output.room()) else {
-                // Full: the rest follows. Nothing before it and still no room would be for ever.
-                return if self.output.filled > 0 { Ok(()) } else { Err(End::Unencodable) };
-            };
-            self.output.filled += bytes;
-            self.cursor = event.sequence + 1;
-        }
-        Ok(())
     }
 
     /// What the kernel should take next, at most 32 KiB.
@@ -562,6 +327,132 @@ impl Session {
                 let dead = self.heard_us + DEAD_AFTER_S * SECOND_US;
                 let next = if self.output.is_empty() { self.heartbeat_us } else { self.moved_us + STALLED_AFTER_US };
                 dead.min(next)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use informant_wire::frame::kind;
+    use informant_wire::hello::{Capabilities, MAGIC, PeerKind, Welcome};
+    use informant_wire::host_to_guest::Ack;
+    use informant_wire::id::{BootId, ControllerId, Nonce, StreamId};
+    use proptest::prelude::*;
+
+    fn session(origin: Origin) -> Session {
+        let hello = Hello {
+            magic: MAGIC,
+            min_version: MIN_VERSION,
+            max_version: MAX_VERSION,
+            kind: PeerKind::AGENT,
+            name: "vm",
+            boot_id: BootId([1; 16]),
+            nonce: Nonce([2; 16]),
+            stream: StreamId(3),
+            next_event: 1,
+            ticks_per_second: 100,
+            capabilities: Capabilities::SAMPLES,
+            version: "0",
+        };
+        Session::new(origin, &hello, 0)
+    }
+
+    fn welcome(version: u16) -> Vec<u8> {
+        let welcome = Welcome {
+            version,
+            session: SessionId(9),
+            challenge: Challenge([8; 16]),
+            role: Role::OBSERVER,
+            controller: ControllerId([7; 16]),
+            controller_name: "host",
+            last_event: 4,
+        };
+        let mut out = vec![0; 256];
+        let count = welcome.encode(&mut out).unwrap();
+        out.truncate(count);
+        out
+    }
+
+    #[test]
+    fn a_version_that_was_not_offered_ends_the_session() {
+        assert_eq!(session(Origin::Dialled).receive(&mut &welcome(2)[..], 1), Err(End::Version(2)));
+        assert_eq!(session(Origin::Dialled).receive(&mut &welcome(0)[..], 1), Err(End::Version(0)));
+    }
+
+    #[test]
+    fn the_challenge_is_known_only_while_the_session_lives() {
+        let mut session = session(Origin::Dialled);
+        assert_eq!(session.challenge_of(SessionId::default()), None);
+        session.receive(&mut &welcome(1)[..], 1).unwrap();
+        assert_eq!(session.challenge_of(SessionId(9)), Some(Challenge([8; 16])));
+        assert!(session.close(ByeReason::STOPPING, 2));
+        assert_eq!(session.challenge_of(SessionId(9)), None);
+    }
+
+    #[test]
+    fn an_ack_counts_only_for_what_was_sent() {
+        let mut session = session(Origin::Dialled);
+        session.receive(&mut &welcome(1)[..], 1).unwrap();
+        let mut out = [0; 32];
+        let count = Ack { sample: 0, event: u64::MAX }.encode(&mut out).unwrap();
+        let notice = session.receive(&mut &out[..count], 2);
+        assert_eq!(notice, Ok(Some(Notice::Acknowledged { event: 4, first: true })));
+    }
+
+    #[test]
+    fn each_phase_has_its_deadline() {
+        let mut session = session(Origin::Dialled);
+        let deadline_us = session.deadline_us();
+        assert_eq!(session.check_deadlines(deadline_us - 1), Ok(()));
+        assert_eq!(session.check_deadlines(deadline_us), Err(End::NoAnswer));
+        session.receive(&mut &welcome(1)[..], deadline_us - 1).unwrap();
+        // Hello is still not taken by the kernel: the host does not read.
+        assert_eq!(session.check_deadlines(session.deadline_us()), Err(End::Stalled));
+        session.sent(usize::MAX / 2, 20 * SECOND_US);
+        assert_eq!(session.check_deadlines(20 * SECOND_US), Err(End::Silent));
+        session.close(ByeReason::STOPPING, 20 * SECOND_US);
+        assert_eq!(session.check_deadlines(session.deadline_us()), Err(End::Done));
+    }
+
+    proptest! {
+        /// Whatever a host sends, in pieces of any size: no panic, no endless loop, and all input is used up.
+        #[test]
+        fn any_bytes_in_any_pieces(
+            frames in prop::collection::vec(
+                prop_oneof![
+                    Just(welcome(1)),
+                    (any::<u8>(), prop::collection::vec(any::<u8>(), 0..80)).prop_map(|(kind, body)| {
+                        let mut out = vec![0; 128];
+                        let count = frame::encode_with(&mut out, kind, |room| {
+                            room[..body.len()].copy_from_slice(&body);
+                            Ok(body.len())
+                        });
+                        out.truncate(count.unwrap());
+                        out
+                    }),
+                    prop::collection::vec(any::<u8>(), 0..20),
+                    Just(vec![1, 0, kind::ACK]),
+                ],
+                0..30,
+            ),
+            piece in 1_usize..70,
+            control: bool,
+        ) {
+            let mut session = session(if control { Origin::Control } else { Origin::Dialled });
+            let bytes = frames.concat();
+            'all: for piece in bytes.chunks(piece) {
+                let mut input = piece;
+                loop {
+                    let before = input.len();
+                    match session.receive(&mut input, 1) {
+                        Ok(None) => break,
+                        Ok(Some(_)) => prop_assert!(input.len() < before),
+                        Err(_) => break 'all,
+                    }
+                }
+                prop_assert!(input.is_empty());
             }
         }
     }
