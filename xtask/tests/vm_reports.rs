@@ -78,7 +78,14 @@ const COUNTERS: &[Counter<'_>] = &[
     ("node_pressure_memory_stalled_seconds_total", &[], "/proc/pressure/memory", "full", 4, 1e-6),
     ("node_pressure_io_waiting_seconds_total", &[], "/proc/pressure/io", "some", 4, 1e-6),
     ("container_cpu_usage_seconds_total", &[("id", "/work")], "/sys/fs/cgroup/work/cpu.stat", "usage_usec", 1, 1e-6),
-    ("container_memory_failures_total", &[("id", "/work"), ("failure_type", "pgfault")], "/sys/fs/cgroup/work/memory.stat", "pgfault", 1, 1.0),
+    (
+        "container_memory_failures_total",
+        &[("id", "/work"), ("failure_type", "pgfault")],
+        "/sys/fs/cgroup/work/memory.stat",
+        "pgfault",
+        1,
+        1.0,
+    ),
 ];
 
 #[test]
@@ -91,7 +98,8 @@ fn constants_are_equal_and_counters_bracketed() -> Result<()> {
         SOON,
     )?;
     system.wait_status("vm", "proven, with the new cgroup", |status| {
-        status["guest"]["proven"] == true && value(status, "container_cpu_usage_seconds_total", &[("id", "/work")]).is_some()
+        status["guest"]["proven"] == true
+            && value(status, "container_cpu_usage_seconds_total", &[("id", "/work")]).is_some()
     })?;
 
     for round in 0..3 {
@@ -116,7 +124,11 @@ fn constants_are_equal_and_counters_bracketed() -> Result<()> {
             ("node_boot_time_seconds", &[], before.number("/proc/stat", "btime", 1)?),
             ("informant_cpus_online", &[], 2.0),
             ("informant_disk_size_bytes", &[("device", "vda")], before.number("/sys/block/vda/size", "", 0)? * 512.0),
-            ("container_spec_memory_limit_bytes", &[("id", "/work")], before.number("/sys/fs/cgroup/work/memory.max", "", 0)?),
+            (
+                "container_spec_memory_limit_bytes",
+                &[("id", "/work")],
+                before.number("/sys/fs/cgroup/work/memory.max", "", 0)?,
+            ),
             ("informant_cgroup_memory_limit_bytes", &[("id", "/work")], f64::from(64 << 20)),
             ("informant_cgroup_cpu_limit_cores", &[("id", "/work")], 0.5),
         ];
@@ -163,9 +175,11 @@ fn every_name_of_node_exporter_is_there_or_explained() -> Result<()> {
     let collectors = ["cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "pressure", "stat", "vmstat"];
     let flags = collectors.map(|name| format!("--collector.{name}")).join(" ");
     // An ext4 disk, so that there is a file system with a device.
-    vm.sh("mkfs.ext2 -q /dev/vda 2>/dev/null || mke2fs /dev/vda; mkdir -p /mnt && mount -t ext4 /dev/vda /mnt", SOON)?;
+    vm.sh("mkfs.ext2 -q /dev/vda 2>/dev/null || mke2fs /dev/vda; mkdir -p /data && mount -t ext4 /dev/vda /data", SOON)?;
     vm.sh(
-        &format!("node_exporter --collector.disable-defaults {flags} --web.listen-address=127.0.0.1:9100 >/run/ne.log 2>&1 &"),
+        &format!(
+            "node_exporter --collector.disable-defaults {flags} --web.listen-address=127.0.0.1:9100 >/run/ne.log 2>&1 &"
+        ),
         SOON,
     )?;
     let page = system::wait_for("a page of node_exporter", || {
@@ -175,7 +189,7 @@ fn every_name_of_node_exporter_is_there_or_explained() -> Result<()> {
     assert!(theirs.len() > 100, "only {} names: {theirs:?}", theirs.len());
 
     let status = system.wait_status("vm", "the mounted disk", |status| {
-        value(status, "node_filesystem_size_bytes", &[("mountpoint", "/mnt")]).is_some()
+        value(status, "node_filesystem_size_bytes", &[("mountpoint", "/data")]).is_some()
     })?;
     let ours = names(&status);
     let list = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/node_exporter_left_out.txt"))?;
@@ -196,9 +210,10 @@ fn every_name_of_node_exporter_is_there_or_explained() -> Result<()> {
         let ours = value(&status, name, &[]).context(name)?;
         assert!((theirs - ours).abs() <= 1.0, "{name}: {ours}, node_exporter says {theirs}");
     }
-    let filesystem = |status: &Value, name| value(status, name, &[("mountpoint", "/mnt")]);
-    let line = page.lines().find(|line| line.starts_with("node_filesystem_size_bytes{") && line.contains("\"/mnt\""));
-    let theirs: f64 = line.and_then(|line| line.rsplit(' ').next()).context("/mnt")?.parse()?;
+    let filesystem = |status: &Value, name| value(status, name, &[("mountpoint", "/data")]);
+    let line = page.lines().find(|line| line.starts_with("node_filesystem_size_bytes{") && line.contains("\"/data\""));
+    let shown = || page.lines().filter(|line| line.contains("filesystem")).collect::<Vec<_>>().join("\n");
+    let theirs: f64 = line.and_then(|line| line.rsplit(' ').next()).with_context(shown)?.parse()?;
     assert_eq!(filesystem(&status, "node_filesystem_size_bytes"), Some(theirs));
     Ok(())
 }
