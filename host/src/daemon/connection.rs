@@ -156,12 +156,10 @@ impl Connection {
         }
         match self.session.due(now) {
             Some(Due::Over(ending)) => return Some(ending),
-            Some(Due::Ack(ack)) => {
-                if self.out.len() < MAX_OUT {
-                    let _full = self.send(|out| ack.encode(out));
-                }
+            Some(Due::Ack(ack)) if self.out.len() < MAX_OUT => {
+                let _full = self.send(|out| ack.encode(out));
             }
-            None => {}
+            Some(Due::Ack(_)) | None => {}
         }
         if let Err(error) = self.flush(now) {
             return Some(Ending::Failed(error.to_string()));

@@ -34,7 +34,7 @@ struct Stamp {
 #[derive(Debug)]
 struct Entry {
     slot: Arc<Slot>,
-    stamp: Option<Stamp>,
+    stamp: Stamp,
     config: Option<Config>,
     /// Its address belongs to another instance.
     duplicate: bool,
@@ -88,8 +88,9 @@ fn look(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, watcher: Op
         if !config::is_instance_name(&name) || !folder.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        look_at(shared, entries, &name, watcher);
-        seen.insert(name);
+        if look_at(shared, entries, &name, watcher) {
+            seen.insert(name);
+        }
     }
     let gone: Vec<String> = entries.keys().filter(|name| !seen.contains(*name)).cloned().collect();
     for name in gone {
@@ -100,7 +101,7 @@ fn look(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, watcher: Op
                 core.instance.end_all(ByeReason::REMOVED);
             });
             shared.remove(&name);
-            tracing::info!("{name}: folder is gone");
+            tracing::info!("{name}: its folder or its instance.toml is gone");
         }
     }
     let cids = entries.values().filter_map(|entry| match &entry.config {
@@ -111,17 +112,15 @@ fn look(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, watcher: Op
     Ok(())
 }
 
-fn look_at(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, name: &str, watcher: Option<&Inotify>) {
+/// Whether the folder is an instance. One without instance.toml is none: it is being made, or being removed, and then
+/// nothing may be written into it.
+fn look_at(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, name: &str, watcher: Option<&Inotify>) -> bool {
     let folder = shared.dir.join(name);
     let file = folder.join("instance.toml");
-    let stamp = stamp(&file);
-    let known = entries.get(name);
-    match known {
-        // Another instance's address may be free by now.
-        Some(entry) if entry.stamp == stamp && !entry.duplicate => return,
-        // A folder without instance.toml is no instance: one that is just being made, or somebody's backup.
-        None if stamp.is_none() => return,
-        _ => {}
+    let Some(stamp) = stamp(&file) else { return false };
+    // An address that belonged to another instance may be free by now.
+    if entries.get(name).is_some_and(|entry| entry.stamp == stamp && !entry.duplicate) {
+        return true;
     }
     if let Some(watcher) = watcher {
         let flags = AddWatchFlags::IN_CLOSE_WRITE
@@ -143,7 +142,7 @@ fn look_at(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, name: &s
             if entry.config.as_ref() == read.as_ref().ok() && read.is_ok() {
                 entry.stamp = stamp;
                 entries.insert(name.into(), entry);
-                return;
+                return true;
             }
             entry.stop.send_replace(true);
             (entry.slot, entry.config)
@@ -156,6 +155,7 @@ fn look_at(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, name: &s
         tokio::spawn(accept::run(Arc::clone(shared), Arc::clone(&slot), config.clone(), stopped));
     }
     entries.insert(name.into(), Entry { slot, stamp, config: read.ok(), duplicate, stop });
+    true
 }
 
 fn add(shared: &Arc<Shared>, name: &str, folder: &Path) -> Arc<Slot> {

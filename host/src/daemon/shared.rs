@@ -23,6 +23,9 @@ pub(super) enum Change {
     Removed(Arc<str>),
 }
 
+/// A live agent session and whose it is.
+type Session = (Arc<Slot>, SessionId);
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -33,7 +36,7 @@ pub(super) struct Shared {
     began: Instant,
     instances: Mutex<BTreeMap<Arc<str>, Arc<Slot>>>,
     cids: Mutex<HashMap<u32, Arc<Slot>>>,
-    identities: Mutex<HashMap<(BootId, Nonce), Vec<(Arc<Slot>, SessionId)>>>,
+    identities: Mutex<HashMap<(BootId, Nonce), Vec<Session>>>,
     urgent: Mutex<Vec<Arc<Slot>>>,
     pub(super) urgent_wake: Notify,
     pub(super) jobs: mpsc::Sender<Job>,

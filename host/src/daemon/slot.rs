@@ -184,7 +184,7 @@ impl Slot {
         while !*loaded.borrow_and_update() {
             self.with(shared, |core| {
                 if core.last_id.is_none() {
-                    self.load(shared, core)
+                    self.load(shared, core);
                 }
             });
             // The queue to the writer may be full: ask again.

@@ -65,6 +65,9 @@ fn load(shared: &Shared, slot: &Arc<Slot>) {
 }
 
 fn append(shared: &Shared, slot: &Arc<Slot>, batch: &Batch) {
+    if slot.look(|core| core.removed) {
+        return;
+    }
     let appended = lock(&slot.log).append(batch);
     slot.with(shared, |core| match &appended {
         Ok(()) => {
@@ -84,6 +87,9 @@ fn append(shared: &Shared, slot: &Arc<Slot>, batch: &Batch) {
 }
 
 fn write_status(shared: &Shared, slot: &Arc<Slot>, snapshot: &Snapshot) {
+    if slot.look(|core| core.removed) {
+        return;
+    }
     let Err(error) = status_file::write(&slot.folder, snapshot) else { return };
     if slot.folder.exists() {
         slot.say(shared, tracing::Level::WARN, format_args!("cannot write status.json: {error}"));

@@ -396,10 +396,8 @@ impl Instance {
         peer.standing = if proven { Standing::Proven } else { Standing::Unproven };
         let (role, standing) = (peer.role, peer.standing);
         self.changed = true;
-        if role == Role::Current {
-            if let Some(speaker) = &mut self.speaker {
-                speaker.standing = standing;
-            }
+        if let Some(speaker) = self.speaker.as_mut().filter(|_| role == Role::Current) {
+            speaker.standing = standing;
         }
         match (role, proven) {
             (Role::Held, true) => self.promote(session, now),

@@ -298,10 +298,9 @@ fn read_lines(mut from: impl BufRead, mut with: impl FnMut(EventLine)) -> io::Re
         if from.by_ref().take(MAX_LINE).read_until(b'\n', &mut bytes)? == 0 {
             return Ok(());
         }
-        if bytes.last() == Some(&b'\n') {
-            if let Ok(line) = serde_json::from_slice(&bytes) {
-                with(line);
-            }
+        let whole = bytes.last() == Some(&b'\n');
+        if let Some(line) = whole.then(|| serde_json::from_slice(&bytes).ok()).flatten() {
+            with(line);
         }
     }
 }

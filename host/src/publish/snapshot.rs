@@ -154,7 +154,6 @@ impl OneValue {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form serde asks for")]
 fn pairs<S: Serializer>(labels: &&'static [(&'static str, &'static str)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(labels.iter().copied())
 }

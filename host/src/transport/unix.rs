@@ -117,7 +117,7 @@ fn give(file: &OwnedFd, path: &Path, access: &Access) -> io::Result<()> {
             (owner.user.as_deref().map(user_id).transpose()?, owner.group.as_deref().map(group_id).transpose()?)
         }
         None => {
-            let parent = std::fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
+            let parent = std::fs::metadata(path.parent().unwrap_or_else(|| Path::new("/")))?;
             let ours = fstat(file)?;
             let user = (parent.uid() != ours.st_uid).then(|| Uid::from_raw(parent.uid()));
             let group = (parent.gid() != ours.st_gid).then(|| Gid::from_raw(parent.gid()));

@@ -1,0 +1,119 @@
+//! Instances come, change and go while the daemon runs; what is wrong with one harms no other.
+
+use crate::support::{AGENT, Daemon, Guest, Said, Who, wait_for};
+use informant_wire::host_to_guest::ByeReason;
+use serde_json::json;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+/// Removes a folder into which the daemon may write until it has noticed.
+fn remove(daemon: &Daemon, name: &str) {
+    let folder = daemon.dir().join(name);
+    wait_for("the folder to be removed", || std::fs::remove_dir_all(&folder).is_ok().then_some(()));
+}
+
+#[test]
+fn a_broken_toml_is_reported_on_its_instance_and_harms_no_other() {
+    let daemon = Daemon::start(&[("good", "unix = '@/good.sock'"), ("bad", "unx = '@/bad.sock'")]);
+    let status = daemon.wait_status("bad", "the error", |status| status["config_error"].is_string());
+    assert_eq!(status["config_error"], "unknown key `unx`: did you mean `unix`?");
+    assert_eq!((&status["link"]["state"], &status["transport"]), (&json!("off"), &json!(null)));
+    let mut guest = Guest::open(&daemon.run().join("good.sock"), AGENT);
+    daemon.write("bad", "unix = '@/bad.sock'");
+    let status = daemon.wait_status("bad", "mended", |status| status["link"]["state"] == "listening");
+    assert_eq!(status["config_error"], json!(null));
+    Guest::open(&daemon.run().join("bad.sock"), AGENT);
+    guest.schema();
+    guest.sample(1, &[Some(1); 8]);
+    guest.wait_ack(|ack| ack.sample == 1);
+}
+
+#[test]
+fn folders_are_picked_up_changed_and_removed() {
+    let daemon = Daemon::start(&[("stays", "unix = '@/stays.sock'")]);
+    let mut stays = Guest::open(&daemon.run().join("stays.sock"), Who { boot: 9, ..AGENT });
+    daemon.write("new", "unix = '@/one.sock'");
+    let mut guest = Guest::open(&daemon.run().join("one.sock"), AGENT);
+    daemon.write("new", "unix = '@/two.sock'");
+    assert_eq!(guest.hear_other(), Said::Bye(ByeReason::MOVED));
+    let mut guest = Guest::open(&daemon.run().join("two.sock"), AGENT);
+    wait_for("the old socket to go", || (!daemon.run().join("one.sock").exists()).then_some(()));
+    remove(&daemon, "new");
+    assert_eq!((guest.hear_other(), guest.hear_other()), (Said::Bye(ByeReason::REMOVED), Said::Closed));
+    wait_for("it to be forgotten", || (daemon.get("/v1/instances/new").0 == 404).then_some(()));
+    assert!(!daemon.dir().join("new").exists(), "nothing is written into a folder that is gone");
+    stays.schema();
+    stays.sample(1, &[Some(1); 8]);
+    stays.wait_ack(|ack| ack.sample == 1);
+}
+
+#[test]
+fn names_that_are_none_are_left_alone_and_one_address_has_one_instance() {
+    let daemon = Daemon::start(&[
+        ("a", "unix = '@/vm.sock'"),
+        ("b", "unix = '@/vm.sock'"),
+        (".hidden", "unix = '@/hidden.sock'"),
+        ("with space", "unix = '@/space.sock'"),
+    ]);
+    wait_for("one of them to be told", || {
+        ["a", "b"].iter().find(|name| daemon.status(name).is_some_and(|status| status["config_error"].is_string()))
+    });
+    let (_, all) = daemon.get("/v1/instances");
+    let names: Vec<_> = all["instances"].as_array().unwrap().iter().map(|status| status["name"].clone()).collect();
+    assert_eq!(names, [json!("a"), json!("b")]);
+    let errors: Vec<_> = ["a", "b"]
+        .iter()
+        .filter_map(|name| daemon.status(name).unwrap()["config_error"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(errors.len(), 1);
+    assert!(errors[0].contains("has the same address"), "{errors:?}");
+    assert!(!daemon.dir().join(".hidden/status.json").exists());
+}
+
+#[test]
+fn a_second_daemon_says_who_holds_the_directory() {
+    let daemon = Daemon::start(&[]);
+    let output = daemon.command().output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said.contains(&format!("is held by process {}: another daemon serves this directory", daemon.pid())),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_socket_is_where_and_as_it_should_be() {
+    let long = "d".repeat(120);
+    let hybrid = format!("uds = '@/{long}/v.sock'\nsocket_mode = '0600'");
+    let mut daemon =
+        Daemon::start(&[("long", &hybrid), ("taken", "unix = '@/file'"), ("stale", "unix = '@/stale.sock'")]);
+    let status = daemon.wait_status("long", "waiting", |status| status["link"]["state"] == "waiting");
+    assert!(status["link"]["detail"].as_str().unwrap().starts_with("waits for the directory of "));
+    std::fs::create_dir(daemon.run().join(&long)).unwrap();
+    daemon.wait_status("long", "listening", |status| status["link"]["state"] == "listening");
+    let meta = std::fs::metadata(daemon.run().join(&long).join("v.sock_5252")).unwrap();
+    assert!(meta.file_type().is_socket());
+    assert_eq!(meta.permissions().mode() & 0o777, 0o600);
+    // A file that is no socket is somebody's; it is reported and left.
+    assert!(daemon.terminate().success());
+    std::fs::write(daemon.run().join("file"), "mine").unwrap();
+    // What a killed daemon leaves behind is taken over.
+    drop(UnixListener::bind(daemon.run().join("stale.sock")).unwrap());
+    daemon.spawn();
+    let status = daemon.wait_status("taken", "the error", |status| status["config_error"].is_string());
+    assert!(status["config_error"].as_str().unwrap().contains("a file that is no socket is there"));
+    assert_eq!(std::fs::read_to_string(daemon.run().join("file")).unwrap(), "mine");
+    wait_for("the stale socket to work", || UnixStream::connect(daemon.run().join("stale.sock")).ok());
+}
+
+#[test]
+fn left_over_temporary_files_are_removed_at_start() {
+    let mut daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'")]);
+    daemon.wait_status("vm", "listening", |status| status["link"]["state"] == "listening");
+    daemon.kill();
+    let left = daemon.dir().join("vm/.status.json.1.1");
+    std::fs::write(&left, "{").unwrap();
+    daemon.spawn();
+    wait_for("it to be removed", || (!left.exists()).then_some(()));
+}

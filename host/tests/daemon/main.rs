@@ -1,0 +1,8 @@
+//! The daemon as a child process against scripted guests over unix sockets: real frames, real files, real signals.
+
+mod events;
+mod folders;
+mod handshake;
+mod hostile;
+mod proof;
+mod support;

@@ -1,0 +1,133 @@
+//! Root in the guest is proven by an answer on its privileged port; clones are told apart.
+
+use crate::support::{AGENT, Daemon, Guest, HybridVmm, Said, Who, hello};
+use informant_wire::frame::{encode, kind};
+use informant_wire::guest_to_host::Proof;
+use informant_wire::hello::{Capabilities, RefusedCode};
+use informant_wire::host_to_guest::ByeReason;
+use informant_wire::id::{Challenge, SessionId};
+use serde_json::json;
+use std::io::Write;
+
+const HYBRID: (&str, &str) = ("vm", "uds = '@/v.sock'");
+const PROVABLE: Who = Who { capabilities: Capabilities(3), ..AGENT };
+
+/// Takes the host's dial to the control port and its question; answers.
+fn answer(vmm: &HybridVmm, expected: SessionId, challenge: Option<Challenge>) {
+    let (port, mut stream) = vmm.next();
+    assert_eq!(port, 1022);
+    // The answer line and the guest's Hello in one piece, as VMMs do.
+    let mut bytes = b"OK 1073741824\n".to_vec();
+    bytes.extend(hello(PROVABLE));
+    stream.write_all(&bytes).unwrap();
+    let mut listener = Guest::over(stream);
+    assert_eq!(listener.hear(), Said::Prove(expected));
+    let mut out = [0; 64];
+    let length = match challenge {
+        Some(challenge) => Proof { challenge }.encode(&mut out),
+        None => encode(&mut out, kind::NOT_MINE, &()),
+    };
+    listener.send(&out[..length.unwrap()]);
+    assert_eq!(listener.hear(), Said::Closed);
+}
+
+fn open(daemon: &Daemon, who: Who) -> (Guest, SessionId, Challenge) {
+    let (guest, said) = Guest::greet(&daemon.run().join("v.sock_5252"), who);
+    let Said::Welcome { session, challenge, .. } = said else { panic!("{said:?}") };
+    (guest, session, challenge)
+}
+
+#[test]
+fn a_proven_agent_gives_way_to_a_proven_one_only() {
+    let daemon = Daemon::start(&[HYBRID]);
+    let vmm = HybridVmm::bind(&daemon.run().join("v.sock"));
+    let (mut root, session, challenge) = open(&daemon, PROVABLE);
+    answer(&vmm, session, Some(challenge));
+    daemon.wait_status("vm", "the proof", |status| status["guest"]["proven"] == true);
+
+    // Somebody without the privileged port: refused when it can not even try, sent away when its proof fails.
+    let (_, refused) = Guest::greet(&daemon.run().join("v.sock_5252"), AGENT);
+    assert!(matches!(refused, Said::Refused { code: RefusedCode::AGENT_PRESENT, permanent: false, .. }), "{refused:?}");
+    let (mut impostor, session, _) = open(&daemon, Who { nonce: 66, ..PROVABLE });
+    answer(&vmm, session, None);
+    assert_eq!(impostor.hear_other(), Said::Bye(ByeReason::REPLACED));
+    // A wrong challenge is no proof.
+    let (mut liar, session, _) = open(&daemon, Who { nonce: 67, ..PROVABLE });
+    answer(&vmm, session, Some(Challenge([0; 16])));
+    assert_eq!(liar.hear_other(), Said::Bye(ByeReason::REPLACED));
+    root.schema();
+    root.sample(1, &[Some(1); 8]);
+    root.wait_ack(|ack| ack.sample == 1);
+
+    // The same VM after a reset: what it sends while it waits is not lost.
+    let (mut after_reset, session, challenge) = open(&daemon, Who { boot: 2, nonce: 2, ..PROVABLE });
+    after_reset.schema();
+    after_reset.sample(1, &[Some(2); 8]);
+    answer(&vmm, session, Some(challenge));
+    assert_eq!(root.hear_other(), Said::Bye(ByeReason::REPLACED));
+    after_reset.wait_ack(|ack| ack.sample == 1);
+    let status = daemon.wait_status("vm", "the new boot", |status| status["guest"]["boot_id"] == "02".repeat(16));
+    assert_eq!(status["guest"]["proven"], true);
+}
+
+#[test]
+fn an_agent_that_is_not_root_reports_and_is_shown_as_unproven() {
+    let daemon = Daemon::start(&[HYBRID]);
+    let vmm = HybridVmm::bind(&daemon.run().join("v.sock"));
+    let (mut guest, session, _) = open(&daemon, PROVABLE);
+    answer(&vmm, session, None);
+    guest.schema();
+    guest.sample(1, &[Some(1); 8]);
+    guest.wait_ack(|ack| ack.sample == 1);
+    let status = daemon.wait_status("vm", "a sample", |status| status["counters"]["samples"] == 1);
+    assert_eq!((&status["guest"]["proven"], &status["agent"]["state"]), (&json!(false), &json!("ready")));
+}
+
+#[test]
+fn trust_any_asks_nobody() {
+    let daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'\ntrust = 'any'")]);
+    let _guest = Guest::open(&daemon.run().join("vm.sock"), AGENT);
+    daemon.wait_status("vm", "trusted", |status| status["guest"]["proven"] == true);
+}
+
+#[test]
+fn a_host_that_dials_takes_ok_and_payload_in_one_piece_and_tries_again_otherwise() {
+    let daemon = Daemon::start(&[("vm", "uds = '@/v.sock'\ndial = 5252")]);
+    let status = daemon.wait_status("vm", "the wait for the VMM", |status| status["link"]["state"] == "waiting");
+    assert!(status["link"]["detail"].as_str().unwrap().starts_with("cannot dial port 5252: "));
+    let vmm = HybridVmm::bind(&daemon.run().join("v.sock"));
+    for answer in ["", "OK ", "NO 1\n", "OK 12x\n", &"OK 1".repeat(20)] {
+        let (port, mut stream) = vmm.next();
+        assert_eq!(port, 5252);
+        stream.write_all(answer.as_bytes()).unwrap();
+    }
+    let (_, mut stream) = vmm.next();
+    let mut bytes = b"OK 5252\n".to_vec();
+    bytes.extend(hello(AGENT));
+    stream.write_all(&bytes).unwrap();
+    let mut guest = Guest::over(stream);
+    assert!(matches!(guest.hear(), Said::Welcome { .. }));
+    guest.schema();
+    guest.sample(1, &[Some(1); 8]);
+    guest.wait_ack(|ack| ack.sample == 1);
+}
+
+#[test]
+fn clones_are_flagged_on_both_and_the_newer_is_asked_for_a_new_nonce() {
+    let daemon = Daemon::start(&[("a", "unix = '@/a.sock'"), ("b", "unix = '@/b.sock'")]);
+    let mut a = Guest::open(&daemon.run().join("a.sock"), AGENT);
+    let mut b = Guest::open(&daemon.run().join("b.sock"), AGENT);
+    assert_eq!(b.hear_other(), Said::Renonce);
+    for (guest, name) in [(&mut a, "a"), (&mut b, "b")] {
+        daemon.wait_status(name, "the flag", |status| status["guest"]["clone"] == true);
+        guest.schema();
+        guest.sample(1, &[Some(1); 8]);
+        guest.wait_ack(|ack| ack.sample == 1);
+    }
+    drop(b);
+    let _b = Guest::open(&daemon.run().join("b.sock"), Who { nonce: 2, ..AGENT });
+    let status = daemon.wait_status("b", "the new session", |status| status["counters"]["sessions"] == 2);
+    assert_eq!(status["guest"]["clone"], true, "the same boot is still there twice");
+    let _fresh = Guest::open(&daemon.run().join("b.sock"), Who { boot: 5, nonce: 3, ..AGENT });
+    daemon.wait_status("b", "another boot", |status| status["guest"]["clone"] == false);
+}
