@@ -47,6 +47,12 @@ impl Default for Meminfo {
 }
 
 impl Meminfo {
+    /// MemTotal as last seen.
+    #[must_use]
+    pub const fn total_kib(&self) -> Option<u64> {
+        self.total_kib
+    }
+
     /// One pass.
     pub fn sample(&mut self, cx: &mut Context<'_>) {
         let (row, vm) = (&mut *cx.row, cx.vm);

@@ -1,19 +1,23 @@
 //! Memory blocks, the unit of memory hot-plug: how much memory is plugged, and how much of it is online. See
 //! Documentation/admin-guide/mm/memory-hotplug.rst.
 //!
-//! A VM may have thousands of blocks, each with a file of its own: a round over them is spread over several samples.
+//! A VM may have thousands of blocks, each with a file of its own. A round over them is made when something moved (the
+//! number of blocks, or MemTotal, which every block that comes or goes changes), else rarely, and is spread over
+//! several samples.
 
 use super::Context;
 use crate::kfile::{KFile, each_entry};
 use crate::parse::{hexadecimal, number, trim};
 use informant_wire::metric::id;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 const DIRECTORY: &[u8] = b"sys/devices/system/memory";
 /// Blocks read in one sample.
 const PER_SAMPLE: usize = 128;
 /// Blocks of a round. With more, their sums are absent rather than wrong.
 const MAX_BLOCKS: usize = 8192;
+/// Without a change, a round is made when it was left out this many times: five minutes at one sample a second.
+const MAX_LEFT_OUT: u32 = 60;
 
 /// The collector.
 #[derive(Debug)]
@@ -24,6 +28,11 @@ pub struct MemoryBlocks {
     done: usize,
     online: u64,
     offline: u64,
+    /// What the last round found: block size, online and offline, bytes.
+    found: [Option<u64>; 3],
+    /// Links of the directory, one a block, and MemTotal, when the last round began.
+    before: Option<(nix::libc::nlink_t, Option<u64>)>,
+    left_out: u32,
 }
 
 impl Default for MemoryBlocks {
@@ -34,23 +43,56 @@ impl Default for MemoryBlocks {
             done: 0,
             online: 0,
             offline: 0,
+            found: [None; 3],
+            before: None,
+            left_out: 0,
         }
     }
 }
 
 impl MemoryBlocks {
-    /// One pass. `all`: the whole round at once.
-    pub fn sample(&mut self, cx: &mut Context<'_>, all: bool) {
+    /// One pass. `total_kib`: MemTotal of this sample. `all`: a whole round, at once.
+    pub fn sample(&mut self, cx: &mut Context<'_>, total_kib: Option<u64>, all: bool) {
+        self.round(cx, total_kib, all);
+        for (metric, value) in
+            [id::MEMORY_BLOCK_SIZE, id::MEMORY_ONLINE, id::MEMORY_OFFLINE].into_iter().zip(self.found)
+        {
+            cx.row.put(cx.vm, metric, value);
+        }
+    }
+
+    fn round(&mut self, cx: &mut Context<'_>, total_kib: Option<u64>, all: bool) {
         if self.done >= self.blocks.len() {
             if !cx.files.recheck {
                 return;
             }
+            let now = cx.files.stat(DIRECTORY).ok().map(|stat| (stat.st_nlink, total_kib));
+            if now.is_some() && now == self.before && !all && self.left_out < MAX_LEFT_OUT {
+                self.left_out += 1;
+                return;
+            }
+            (self.before, self.left_out) = (now, 0);
             self.list(cx);
         }
-        let Ok(directory) = cx.files.open_directory(DIRECTORY) else { return };
+        if let Ok(directory) = cx.files.open_directory(DIRECTORY) {
+            self.read(cx, directory.as_fd(), all);
+        } else {
+            self.blocks.clear();
+            self.done = 0;
+        }
+        if self.done < self.blocks.len() {
+            return;
+        }
+        let size = cx.files.read(&mut self.size).and_then(|bytes| hexadecimal(trim(bytes))).filter(|size| *size > 0);
+        let known = (self.online + self.offline > 0).then_some(());
+        let bytes = |blocks: u64| known.and(size).and_then(|size| size.checked_mul(blocks));
+        self.found = [size, bytes(self.online), bytes(self.offline)];
+    }
+
+    fn read(&mut self, cx: &mut Context<'_>, directory: BorrowedFd<'_>, all: bool) {
         let end = if all { self.blocks.len() } else { self.blocks.len().min(self.done + PER_SAMPLE) };
         for block in self.blocks.get(self.done..end).unwrap_or_default() {
-            match cx.files.read_once(Some(directory.as_fd()), state_path(*block).as_bytes()).map(trim) {
+            match cx.files.read_once(Some(directory), state_path(*block).as_bytes()).map(trim) {
                 Some(b"online") => self.online += 1,
                 // `going-offline` still holds data; it counts as online until it is not.
                 Some(b"going-offline") => self.online += 1,
@@ -59,14 +101,6 @@ impl MemoryBlocks {
             }
         }
         self.done = end;
-        if self.done < self.blocks.len() {
-            return;
-        }
-        let size = cx.files.read(&mut self.size).and_then(|bytes| hexadecimal(trim(bytes))).filter(|size| *size > 0);
-        let known = (self.online + self.offline > 0).then_some(());
-        cx.row.put(cx.vm, id::MEMORY_BLOCK_SIZE, size);
-        cx.row.put(cx.vm, id::MEMORY_ONLINE, known.and(size).and_then(|size| size.checked_mul(self.online)));
-        cx.row.put(cx.vm, id::MEMORY_OFFLINE, known.and(size).and_then(|size| size.checked_mul(self.offline)));
     }
 
     fn list(&mut self, cx: &Context<'_>) {

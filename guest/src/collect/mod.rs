@@ -102,6 +102,8 @@ pub struct Sensors {
     vm: Place,
     tick: u32,
     all_fresh: bool,
+    /// Subjects got new places: what is read now and then is read with the next sample.
+    is_relaid: bool,
     stat: stat::Stat,
     cpus: cpus::Cpus,
     meminfo: meminfo::Meminfo,
@@ -133,6 +135,7 @@ impl Sensors {
             vm: Place::NONE,
             tick: 0,
             all_fresh: config.all_fresh,
+            is_relaid: false,
             stat: stat::Stat::default(),
             cpus: cpus::Cpus::default(),
             meminfo: meminfo::Meminfo::default(),
@@ -151,12 +154,13 @@ impl Sensors {
     /// One pass over all sources. Never blocks for longer than the kernel takes to
     /// print its files, and allocates nothing while subjects stay the same.
     pub fn sample(&mut self, own: &OwnFigures) {
-        self.files.recheck = self.all_fresh || self.tick.is_multiple_of(SLOW_EVERY);
+        let relaid = std::mem::take(&mut self.is_relaid);
+        self.files.recheck = self.all_fresh || relaid || self.tick.is_multiple_of(SLOW_EVERY);
         let cx = &mut Context { files: &mut self.files, row: &mut self.row, events: &mut self.events, vm: self.vm };
         self.stat.sample(cx);
         self.cpus.sample(cx, self.stat.online.as_ref());
         self.meminfo.sample(cx);
-        self.memory_blocks.sample(cx, self.all_fresh || self.tick == 0);
+        self.memory_blocks.sample(cx, self.meminfo.total_kib(), self.all_fresh || self.tick == 0);
         self.vmstat.sample(cx);
         self.load.sample(cx);
         self.pressure.sample(cx);
@@ -233,6 +237,7 @@ impl Sensors {
         self.filesystems.place(&mut layout);
         self.cgroups.place(&mut layout, &self.disks);
         layout.finish(&mut self.events);
+        self.is_relaid = true;
     }
 
     /// Counts schemas; 0 before the first.

@@ -1,7 +1,9 @@
 //! CPU and memory hot-plug, pitfalls K.
 
 use super::tree::Tree;
+use informant_guest::collect::OwnFigures;
 use informant_wire::event::{Changed, EventKind};
+use informant_wire::metric::id;
 
 const ONLINE: &str = "sys/devices/system/cpu/online";
 
@@ -59,4 +61,35 @@ fn a_cpu_that_goes_and_comes_keeps_its_series() {
     });
     let seen: Vec<_> = lines.iter().map(|line| line.get("node_cpu_seconds_total{cpu=1,mode=user}")).collect();
     assert_eq!(seen, [Some(1.0), None, Some(1.5)]);
+}
+
+#[test]
+fn the_agent_sees_a_block_that_goes_offline_or_is_plugged() {
+    let tree = Tree::with(&[("sys/devices/system/memory/block_size_bytes", "1000\n")]);
+    let state = |tree: &Tree, block: u32, state: &str| {
+        _ = tree.put(format!("sys/devices/system/memory/memory{block}/state"), state);
+    };
+    let total = |tree: &Tree, kib: u64| _ = tree.put("proc/meminfo", format!("MemTotal: {kib} kB\n"));
+    // More than one sample reads.
+    (0..300).for_each(|block| state(&tree, block, "online\n"));
+    total(&tree, 1200);
+    let mut sensors = tree.sensors(false, std::sync::Arc::new(informant_guest::collect::probe::statvfs));
+    let mut after = |samples: u32| {
+        for _ in 0..samples {
+            sensors.sample(&OwnFigures::default());
+            if sensors.wants_schema() {
+                sensors.reschema();
+            }
+        }
+        let ids = sensors.subjects().next().unwrap().metrics;
+        let ids = ids.iter().flat_map(|range| range.first.0..range.first.0 + range.count);
+        let values: std::collections::BTreeMap<_, _> = ids.zip(sensors.row().values.iter().copied()).collect();
+        [id::MEMORY_ONLINE, id::MEMORY_OFFLINE].map(|id| values[&id.0] / 0x1000)
+    };
+    assert_eq!(after(10), [300, 0]);
+    state(&tree, 7, "offline\n");
+    total(&tree, 1196);
+    assert_eq!(after(10), [299, 1], "MemTotal moved");
+    state(&tree, 300, "offline\n");
+    assert_eq!(after(10), [299, 2], "a block more, which is not online yet");
 }

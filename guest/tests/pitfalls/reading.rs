@@ -123,3 +123,38 @@ fn pipes_directories_and_loops_in_the_place_of_files_block_nothing() {
     tree.put("proc/loadavg", "0.10 0 0 1/1 1\n");
     assert_eq!(tree.sample().get("node_load1"), Some(0.1));
 }
+
+#[test]
+fn the_first_row_of_a_schema_has_what_is_read_now_and_then() {
+    let tree = Tree::with(&[
+        ("sys/devices/system/cpu/present", "0-1\n"),
+        ("sys/devices/system/memory/block_size_bytes", "1000\n"),
+        ("sys/devices/system/memory/memory0/state", "online\n"),
+        ("proc/diskstats", " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11\n"),
+        ("sys/class/block/vda/size", "8\n"),
+        ("proc/net/dev", "eth0: 1 1 1\n"),
+        ("sys/class/net/eth0/mtu", "1500\n"),
+        ("sys/fs/cgroup/cgroup.controllers", ""),
+        ("sys/fs/cgroup/a/memory.max", "4096\n"),
+        ("sys/fs/cgroup/a/io.stat", "254:0 rbytes=5\n"),
+    ]);
+    let mut sensors = Sensors::new(&Config { root: tree.path().to_owned(), cgroup: None, all_fresh: false });
+    // As the agent does it.
+    sensors.sample(&OwnFigures::default());
+    sensors.reschema();
+    sensors.sample(&OwnFigures::default());
+    let mut missing = Vec::new();
+    let mut at = 0;
+    for subject in sensors.subjects() {
+        for id in subject.metrics.iter().flat_map(|range| range.first.0..range.first.0 + range.count) {
+            let is_wanted = [12, 14, 15, 1117, 1218, 1407, 1600].contains(&id);
+            // The root cgroup has no limit.
+            if is_wanted && subject.name != b"/" && !informant_wire::bits::get(sensors.row().present, at) {
+                missing.push(id);
+            }
+            at += 1;
+        }
+    }
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(sensors.subjects().any(|subject| subject.kind == informant_wire::metric::SubjectKind::CGROUP_DISK));
+}

@@ -10,7 +10,7 @@ mod walk;
 use super::Context;
 use super::diskstats::Diskstats;
 use super::roster::Roster;
-use super::row::{Layout, Row};
+use super::row::{Layout, Place, Row};
 use crate::kfile::Files;
 use files::{Figures, Hot};
 use informant_wire::metric::{SubjectKind, UNLIMITED, id};
@@ -38,7 +38,7 @@ pub struct Group {
     disks: Disks,
     /// The next one up that is reported.
     parent: Option<usize>,
-    /// Its slow part was never read.
+    /// Its slow part is to be read with this sample.
     is_new: bool,
 }
 
@@ -156,6 +156,10 @@ impl Cgroups {
 
     /// Gives every cgroup its place, and then their devices.
     pub(super) fn place(&mut self, layout: &mut Layout<'_>, names: &Diskstats) {
+        for (_, member) in self.groups.living_mut() {
+            // What its first reading found had no place to go to.
+            member.data.is_new |= member.place == Place::NONE;
+        }
         self.groups.place(layout);
         for (_, member) in self.groups.living_mut() {
             for disk in member.data.disks.each_mut() {
