@@ -9,6 +9,7 @@ use crate::collect::Sensors;
 use crate::control::Door;
 use crate::hosts::{Context as HostContext, Hosts};
 use crate::link::dialler::Dialler;
+use crate::link::session::Origin;
 use crate::outbox::Outbox;
 use crate::own::Own;
 use crate::pace::{Governor, Pace};
@@ -78,12 +79,12 @@ impl Agent {
             let outbox = &self.outbox;
             door.poll(cx, now_us, &mut |stream| hosts.add(stream, origin, outbox, now_us));
         }
-        self.hosts.listens = self.doors.iter().any(Door::is_open);
+        self.hosts.listens = self.doors.iter().any(|door| door.origin() == Origin::Control && door.is_open());
         if self.stopping_us.is_none()
             && let Some(dialler) = &mut self.dialler
             && let Some(stream) = dialler.poll(cx, now_us)
         {
-            self.hosts.add(stream, crate::link::session::Origin::Dialled, &self.outbox, now_us);
+            self.hosts.add(stream, Origin::Dialled, &self.outbox, now_us);
         }
         self.hosts.poll(
             cx,

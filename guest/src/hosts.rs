@@ -70,7 +70,7 @@ pub struct Hosts {
     identity: Identity,
     hosts: Vec<Host>,
     received: Vec<u8>,
-    /// Whether a door is open: Hello says so.
+    /// Whether the control door is open: Hello says so.
     pub listens: bool,
 }
 

@@ -118,3 +118,59 @@ fn the_host_may_dial_instead_and_a_newcomer_replaces_only_after_its_handshake() 
     assert_eq!(first.end(), Some(ByeReason::REPLACED));
     second.sample();
 }
+
+#[test]
+fn heartbeats_do_not_wait_for_samples() {
+    let place = Place::new();
+    let host = Host::new(&place);
+    let _agent = place.agent(&["--interval", "1h"]);
+    let mut peer = host.session(0);
+    let mut boot_times = Vec::new();
+    while boot_times.len() < 3 {
+        match peer.next().unwrap() {
+            Said::Heartbeat(heartbeat) => boot_times.push(heartbeat.boot_time_us),
+            Said::Sample { head, .. } => assert_eq!(head.sequence, 1),
+            _ => {}
+        }
+        peer.ack(1, 1);
+    }
+    assert!(boot_times.windows(2).all(|pair| pair[1] >= pair[0] + 5_000_000));
+}
+
+#[test]
+fn a_newcomer_brings_a_new_schema_at_most_every_five_seconds() {
+    let place = Place::new();
+    let host = Host::new(&place);
+    let root = place.path("root");
+    std::fs::create_dir_all(root.join("proc")).unwrap();
+    let cpus = |count: u32| {
+        let lines: String = (0..count).map(|i| format!("cpu{i} 1 2 3 4 5 6 7 8 9 10\n")).collect();
+        std::fs::write(root.join("proc/stat"), format!("cpu 1 2 3 4 5 6 7 8 9 10\n{lines}")).unwrap();
+    };
+    cpus(1);
+    let _agent = place.agent(&["--root", root.to_str().unwrap()]);
+    let mut peer = host.session(0);
+    let (mut schemas, mut samples) = (Vec::new(), 0);
+    let mut first_of_schema = false;
+    while schemas.len() < 3 {
+        match peer.next().unwrap() {
+            Said::Schema { generation, series } => {
+                schemas.push((generation, series, samples));
+                first_of_schema = true;
+            }
+            Said::Sample { key, values, head } => {
+                assert!(key || !first_of_schema, "a schema begins with a key frame");
+                assert_eq!(values.len(), schemas.last().unwrap().1);
+                (first_of_schema, samples) = (false, head.sequence);
+                peer.ack(head.sequence, 0);
+            }
+            _ => {}
+        }
+        // A CPU comes with every look at it: faster than schemas may.
+        cpus(2 + u32::try_from(samples / 3).unwrap());
+    }
+    for pair in schemas.windows(2) {
+        assert!(pair[1].1 > pair[0].1 && pair[1].0 > pair[0].0, "{schemas:?}");
+        assert!(pair[1].2 >= pair[0].2 + 45, "samples in between: {schemas:?}");
+    }
+}
