@@ -102,7 +102,7 @@ fn vsock_cat() -> Result<()> {
     let musl = Arch::X86_64.musl();
     let mut cargo = run::cargo();
     cargo.args(["build", "--package", "xtask", "--example", "vsock_cat", "--release", "--quiet", "--target", musl]);
-    run::check(with_target(&mut cargo))?;
+    run::check(with_target(cargo.args(host::LIGHTER)))?;
     guest::install(&project::target().join(musl).join("release/examples/vsock_cat"), &project::vsock_cat_path())
 }
 
