@@ -54,6 +54,9 @@ impl KFile {
     }
 }
 
+/// A descriptor of a file that is read now and then; see [`Files::read_kept`].
+pub type Slot = Option<OwnedFd>;
+
 /// The root directory and the buffer that all reads share.
 #[derive(Debug)]
 pub struct Files {
@@ -181,6 +184,46 @@ impl Files {
                 None
             }
         }
+    }
+
+    /// As [`Self::read_once`], through a descriptor that stays in `slot` where `keep` allows it. Only on a live root:
+    /// there a kernel file is replaced by its kernel alone, and then the old one says so.
+    pub fn read_kept(
+        &mut self,
+        slot: &mut Slot,
+        keep: bool,
+        directory: Option<BorrowedFd<'_>>,
+        path: &[u8],
+    ) -> Option<&[u8]> {
+        if !keep || !self.is_live() {
+            *slot = None;
+            return self.read_once(directory, path);
+        }
+        for _ in 0..2 {
+            let is_old = slot.is_some();
+            if !is_old {
+                let root = self.root.as_ref()?;
+                match openat(directory.unwrap_or_else(|| root.as_fd()), path, READ, Mode::empty()) {
+                    Ok(file) => *slot = Some(file),
+                    Err(error) => {
+                        self.note(error);
+                        return None;
+                    }
+                }
+            }
+            match read_whole(slot.as_ref()?.as_fd(), &mut self.buffer) {
+                Ok(length) => {
+                    self.account(length);
+                    return self.buffer.get(..length);
+                }
+                Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) if is_old => *slot = None,
+                Err(error) => {
+                    self.note(error);
+                    return None;
+                }
+            }
+        }
+        None
     }
 
     /// Opens a directory below the root; the empty path is the root itself.

@@ -21,8 +21,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long a line waits for file systems to answer.
-const SETTLE: Duration = Duration::from_millis(200);
+/// How long a line waits for file systems to answer: they do at once, but on a busy machine the thread that asks them
+/// waits for its turn. One that hangs is waited for until it counts as hung.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Newcomers bring newcomers (a disk that a cgroup uses): after this many schemas in a row the rest waits a line.
 const MAX_RESCHEMAS: u32 = 4;
 

@@ -5,7 +5,7 @@
 
 use super::Context;
 use super::roster::{Roster, Seen};
-use crate::kfile::{Files, KFile};
+use crate::kfile::{Files, KFile, Slot};
 use crate::parse::{fields, lines, number, only_number};
 use informant_wire::metric::{MetricId, SubjectKind, id};
 
@@ -40,6 +40,19 @@ pub struct Disk {
     pub device: DeviceNumber,
     /// Its counters in the last sample; what was absent is 0.
     last: [u64; COLUMNS.len()],
+    /// Its size and sequence number in sysfs.
+    slots: [Slot; 2],
+}
+
+/// Disks whose attributes are kept open; those of the others are opened each time.
+const MAX_KEPT_DISKS: usize = 6;
+/// Descriptors that disks keep at most.
+pub const MAX_KEPT: usize = MAX_KEPT_DISKS * 2;
+
+impl Disk {
+    const fn new(device: DeviceNumber, last: [u64; COLUMNS.len()]) -> Self {
+        Self { device, last, slots: [None, None] }
+    }
 }
 
 /// The collector.
@@ -69,7 +82,7 @@ impl Diskstats {
                 Self::line(&mut self.disks, &mut self.epoch, cx.row, line);
             }
         }
-        self.disks.end(cx.row, |_, _| {});
+        self.disks.end(cx.row, |gone, _| gone.slots = [None, None]);
         if cx.files.recheck || cx.row.wants_schema() {
             self.slow(cx);
         }
@@ -91,14 +104,17 @@ impl Diskstats {
         let device = (major, minor);
         let i = match disks.see(name) {
             Seen::Again => return,
-            Seen::New => disks.add(row, name, incarnation(device, None, *epoch), Disk { device, last: counters }),
+            Seen::New => disks.add(row, name, incarnation(device, None, *epoch), Disk::new(device, counters)),
             Seen::Known(i) => {
                 let anew =
                     disks.get(i).is_some_and(|disk| disk.data.device != device || all_fell(&disk.data.last, &counters));
                 if anew {
                     *epoch += 1;
+                    if let Some(old) = disks.get_mut(i) {
+                        old.data.slots = [None, None];
+                    }
                     disks.retire(row, i);
-                    disks.add(row, name, incarnation(device, None, *epoch), Disk { device, last: counters })
+                    disks.add(row, name, incarnation(device, None, *epoch), Disk::new(device, counters))
                 } else {
                     Some(i)
                 }
@@ -118,9 +134,11 @@ impl Diskstats {
                 continue;
             }
             let Some(disk) = self.disks.get_mut(i) else { continue };
-            let size = attribute(cx.files, &mut self.path, &disk.name, b"size");
+            let keep = i < MAX_KEPT_DISKS;
+            let [size, sequence] = &mut disk.data.slots;
+            let size = attribute(cx.files, size, keep, &mut self.path, &disk.name, b"size");
             cx.row.put(disk.place, id::DISK_SIZE, size);
-            let sequence = attribute(cx.files, &mut self.path, &disk.name, b"diskseq");
+            let sequence = attribute(cx.files, sequence, keep, &mut self.path, &disk.name, b"diskseq");
             let Some(sequence) = sequence else { continue };
             let known = disk.incarnation & SEQUENCE_MASK;
             if known == 0 {
@@ -129,9 +147,10 @@ impl Diskstats {
             } else if known != sequence & SEQUENCE_MASK {
                 let (name, device, last) = (disk.name.clone(), disk.data.device, disk.data.last);
                 self.epoch += 1;
+                disk.data.slots = [None, None];
                 self.disks.retire(cx.row, i);
                 let incarnation = incarnation(device, Some(sequence), self.epoch);
-                self.disks.add(cx.row, &name, incarnation, Disk { device, last });
+                self.disks.add(cx.row, &name, incarnation, Disk::new(device, last));
             }
         }
     }
@@ -162,14 +181,21 @@ fn all_fell(old: &[u64; COLUMNS.len()], new: &[u64; COLUMNS.len()]) -> bool {
 }
 
 /// A number from a device's directory in sysfs, which spells `/` in names as `!`.
-fn attribute(files: &mut Files, path: &mut Vec<u8>, name: &[u8], attribute: &[u8]) -> Option<u64> {
+fn attribute(
+    files: &mut Files,
+    slot: &mut Slot,
+    keep: bool,
+    path: &mut Vec<u8>,
+    name: &[u8],
+    attribute: &[u8],
+) -> Option<u64> {
     for directory in [&b"sys/class/block/"[..], b"sys/block/"] {
         path.clear();
         path.extend_from_slice(directory);
         path.extend(name.iter().map(|byte| if *byte == b'/' { b'!' } else { *byte }));
         path.push(b'/');
         path.extend_from_slice(attribute);
-        if let Some(bytes) = files.read_once(None, path) {
+        if let Some(bytes) = files.read_kept(slot, keep, None, path) {
             return only_number(bytes);
         }
     }

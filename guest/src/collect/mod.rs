@@ -40,6 +40,15 @@ use std::time::Duration;
 /// Every so many samples: files that were missing or replaced are looked for, and what changes slowly is read.
 const SLOW_EVERY: u32 = 5;
 
+/// Files of the whole VM that are kept open: one each in `/proc`, four of pressure, lists of CPUs, block size.
+const VM_FILES: usize = 18;
+/// Descriptors kept at most. Each pins a page or so of kernel memory: 900 pinned 3.5 MiB.
+const MAX_DESCRIPTORS: usize = 256;
+const _: () = assert!(
+    VM_FILES + cgroup::MAX_KEPT + net_dev::MAX_KEPT + diskstats::MAX_KEPT <= MAX_DESCRIPTORS,
+    "kept descriptors stay within the budget"
+);
+
 /// What is collected.
 #[derive(Clone, Debug)]
 pub struct Config {

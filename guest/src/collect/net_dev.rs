@@ -6,7 +6,7 @@
 use super::Context;
 use super::roster::{Roster, Seen};
 use super::row::Row;
-use crate::kfile::{Files, KFile};
+use crate::kfile::{Files, KFile, Slot};
 use crate::parse::{fields, lines, number, only_number, trim};
 use informant_wire::metric::{MetricId, SubjectKind, id};
 
@@ -32,6 +32,13 @@ const COLUMNS: [MetricId; 16] = [
 /// What drivers say when they do not know a speed, besides -1.
 const SPEEDS_UNKNOWN: [u64; 2] = [65_535, 4_294_967_295];
 
+/// Attributes of an interface that are read through kept descriptors.
+const ATTRIBUTES: usize = 4;
+/// Interfaces that have such; attributes of the others are opened each time.
+const MAX_KEPT_INTERFACES: usize = 8;
+/// Descriptors that interfaces keep at most.
+pub const MAX_KEPT: usize = MAX_KEPT_INTERFACES * ATTRIBUTES;
+
 /// What is kept of an interface.
 #[derive(Debug, Default)]
 pub struct Interface {
@@ -39,6 +46,8 @@ pub struct Interface {
     last: [u64; 4],
     /// Its state in sysfs is to be read with this sample: it is new, or several of its counters fell.
     look: bool,
+    /// Its attributes in sysfs.
+    slots: [Slot; ATTRIBUTES],
 }
 
 /// The collector.
@@ -65,7 +74,7 @@ impl NetDev {
                 Self::line(&mut self.interfaces, cx.row, line);
             }
         }
-        self.interfaces.end(cx.row, |_, _| {});
+        self.interfaces.end(cx.row, |gone, _| gone.slots = Default::default());
         for i in 0..self.interfaces.index_end() {
             let looked_at = self.interfaces.get_mut(i).is_some_and(|member| std::mem::take(&mut member.data.look));
             if self.interfaces.is_living(i) && (looked_at || cx.files.recheck) {
@@ -88,10 +97,12 @@ impl NetDev {
         let i = match interfaces.see(name) {
             Seen::Known(i) => i,
             Seen::Again => return,
-            Seen::New => match interfaces.add(row, name, 0, Interface { last: now, look: true }) {
-                Some(i) => i,
-                None => return,
-            },
+            Seen::New => {
+                match interfaces.add(row, name, 0, Interface { last: now, look: true, ..Interface::default() }) {
+                    Some(i) => i,
+                    None => return,
+                }
+            }
         };
         let Some(interface) = interfaces.get_mut(i) else { return };
         for (metric, value) in COLUMNS.into_iter().zip(values) {
@@ -110,7 +121,8 @@ impl NetDev {
         path.extend_from_slice(&interface.name);
         path.push(b'/');
         let base = path.len();
-        let index = attribute(cx.files, path, base, b"ifindex").and_then(only_number).unwrap_or(0);
+        // Always by its path: a descriptor would follow an interface that is renamed.
+        let index = attribute(cx.files, &mut None, false, path, base, b"ifindex").and_then(only_number).unwrap_or(0);
         let place = if interface.incarnation == index {
             interface.place
         } else if interface.incarnation == 0 && interface.place == super::row::Place::NONE {
@@ -119,28 +131,40 @@ impl NetDev {
             interface.place
         } else {
             let (name, last) = (interface.name.clone(), interface.data.last);
+            interface.data.slots = Default::default();
             self.interfaces.retire(cx.row, i);
-            self.interfaces.add(cx.row, &name, index, Interface { last, look: false });
+            self.interfaces.add(cx.row, &name, index, Interface { last, ..Interface::default() });
             return;
         };
-        let up = match attribute(cx.files, path, base, b"operstate").map(trim) {
+        let keep = i < MAX_KEPT_INTERFACES;
+        let [operstate, carrier, mtu, speed] = &mut interface.data.slots;
+        let up = match attribute(cx.files, operstate, keep, path, base, b"operstate").map(trim) {
             Some(b"up") => Some(1),
             // No statement: lo and many virtio and tun links say so for ever.
             None | Some(b"unknown" | b"") => None,
             Some(_) => Some(0),
         };
         cx.row.put(place, id::NET_UP, up);
-        let carrier = attribute(cx.files, path, base, b"carrier").and_then(only_number).filter(|value| *value <= 1);
+        let carrier = attribute(cx.files, carrier, keep, path, base, b"carrier")
+            .and_then(only_number)
+            .filter(|value| *value <= 1);
         cx.row.put(place, id::NET_CARRIER, carrier);
-        let mtu = attribute(cx.files, path, base, b"mtu").and_then(only_number);
+        let mtu = attribute(cx.files, mtu, keep, path, base, b"mtu").and_then(only_number);
         cx.row.put(place, id::NET_MTU, mtu);
-        let speed = attribute(cx.files, path, base, b"speed").and_then(only_number);
+        let speed = attribute(cx.files, speed, keep, path, base, b"speed").and_then(only_number);
         cx.row.put(place, id::NET_SPEED, speed.filter(|speed| !SPEEDS_UNKNOWN.contains(speed)));
     }
 }
 
-fn attribute<'a>(files: &'a mut Files, path: &mut Vec<u8>, base: usize, name: &[u8]) -> Option<&'a [u8]> {
+fn attribute<'a>(
+    files: &'a mut Files,
+    slot: &mut Slot,
+    keep: bool,
+    path: &mut Vec<u8>,
+    base: usize,
+    name: &[u8],
+) -> Option<&'a [u8]> {
     path.truncate(base);
     path.extend_from_slice(name);
-    files.read_once(None, path)
+    files.read_kept(slot, keep, None, path)
 }

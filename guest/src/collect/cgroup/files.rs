@@ -7,7 +7,7 @@ use super::super::cpulist::CpuSet;
 use super::super::pressure::{self, Targets};
 use super::super::row::{Place, Row};
 use super::io_stat::Disks;
-use crate::kfile::{Files, KFile};
+use crate::kfile::{Files, KFile, Slot};
 use crate::parse::{Keys, fields, number, only_number, trim};
 use informant_wire::metric::{MetricId, UNLIMITED, id};
 use std::os::fd::BorrowedFd;
@@ -102,47 +102,66 @@ impl Hot {
     }
 }
 
+/// Files of the part that is not read at every sample.
+pub const COLD: usize = 19;
+
+/// Reads those files one after the other, always in the same order, each through its slot.
+#[derive(Debug)]
+pub struct Cold<'a> {
+    /// A slot a file.
+    pub slots: std::slice::IterMut<'a, Slot>,
+    /// Whether there are descriptors enough to keep them.
+    pub keep: bool,
+    /// The cgroup's directory.
+    pub directory: BorrowedFd<'a>,
+}
+
+impl Cold<'_> {
+    fn next<'f>(&mut self, files: &'f mut Files, name: &[u8]) -> Option<&'f [u8]> {
+        files.read_kept(self.slots.next()?, self.keep, Some(self.directory), name)
+    }
+}
+
 /// The part that changes slowly, or costs the kernel more to print.
 pub fn read_cold(
     files: &mut Files,
-    directory: BorrowedFd<'_>,
+    mut cold: Cold<'_>,
     row: &mut Row,
     at: Place,
     figures: &mut Figures,
     disks: &mut Disks,
 ) {
-    let from = Some(directory);
     row.absent(at, id::CGROUP_STAT_ANON, id::CGROUP_STAT_PGSTEAL_DIRECT);
     figures.inactive_file = None;
-    MEMORY_STAT.read(files.read_once(from, b"memory.stat").unwrap_or_default(), |id, value| {
+    MEMORY_STAT.read(cold.next(files, b"memory.stat").unwrap_or_default(), |id, value| {
         row.set(at, id, value);
         if id == id::CGROUP_STAT_INACTIVE_FILE {
             figures.inactive_file = Some(value);
         }
     });
     for (name, metric) in NUMBERS {
-        row.put(at, metric, files.read_once(from, name).and_then(only_number));
+        row.put(at, metric, cold.next(files, name).and_then(only_number));
     }
-    figures.memory_max = files.read_once(from, b"memory.max").and_then(limit);
+    figures.memory_max = cold.next(files, b"memory.max").and_then(limit);
     row.put(at, id::CGROUP_MEMORY_MAX, figures.memory_max);
     for (name, metric) in LIMITS {
-        row.put(at, metric, files.read_once(from, name).and_then(limit));
+        row.put(at, metric, cold.next(files, name).and_then(limit));
     }
-    let cpu = files.read_once(from, b"cpu.max").and_then(cpu_max);
+    let cpu = cold.next(files, b"cpu.max").and_then(cpu_max);
     figures.cpu_limit = cpu.map(|cpu| cpu.limit_millionths);
     row.put(at, id::CGROUP_CPU_QUOTA, cpu.map(|cpu| cpu.quota_us));
     row.put(at, id::CGROUP_CPU_PERIOD, cpu.map(|cpu| cpu.period_us));
     row.put(at, id::CGROUP_CPU_LIMIT, figures.cpu_limit);
-    let cpus = files.read_once(from, b"cpuset.cpus.effective").and_then(CpuSet::parse).map(|set| set.count());
+    let cpus = cold.next(files, b"cpuset.cpus.effective").and_then(CpuSet::parse).map(|set| set.count());
     row.put(at, id::CGROUP_CPUSET_CPUS, cpus);
     for (name, targets) in PRESSURE {
-        pressure::fill(row, at, targets, files.read_once(from, name));
+        pressure::fill(row, at, targets, cold.next(files, name));
     }
     row.absent(at, id::CGROUP_POPULATED, id::CGROUP_FROZEN);
-    CGROUP_EVENTS.read(files.read_once(from, b"cgroup.events").unwrap_or_default(), |id, value| row.set(at, id, value));
+    CGROUP_EVENTS.read(cold.next(files, b"cgroup.events").unwrap_or_default(), |id, value| row.set(at, id, value));
     // What this cgroup was asked; whether it is frozen, for whatever reason, says cgroup.events.
-    row.put(at, id::CGROUP_FREEZE, files.read_once(from, b"cgroup.freeze").and_then(only_number));
-    disks.read(files.read_once(from, b"io.stat").unwrap_or_default(), row);
+    row.put(at, id::CGROUP_FREEZE, cold.next(files, b"cgroup.freeze").and_then(only_number));
+    disks.read(cold.next(files, b"io.stat").unwrap_or_default(), row);
 }
 
 /// `max` or a number.

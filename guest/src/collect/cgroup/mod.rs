@@ -11,8 +11,8 @@ use super::Context;
 use super::diskstats::Diskstats;
 use super::roster::Roster;
 use super::row::{Layout, Place, Row};
-use crate::kfile::Files;
-use files::{Figures, Hot};
+use crate::kfile::{Files, Slot};
+use files::{COLD, Cold, Figures, Hot};
 use informant_wire::metric::{SubjectKind, UNLIMITED, id};
 use io_stat::Disks;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
@@ -22,6 +22,13 @@ use std::path::{Component, Path};
 
 /// Cgroups that are reported.
 pub const MAX_CGROUPS: usize = 64;
+/// With at most this many cgroups, descriptors of all their files are kept; with more, of three files each.
+const MAX_KEPT_WHOLE: usize = 8;
+/// Descriptors that cgroups keep at most.
+pub const MAX_KEPT: usize = {
+    let (few, many) = (MAX_KEPT_WHOLE * (files::KEPT + COLD), MAX_CGROUPS * files::KEPT);
+    if few > many { few } else { many }
+};
 /// Members kept between two schemas, gone ones included.
 const MAX_MEMBERS: usize = 4 * MAX_CGROUPS;
 /// A path below the root that is longer is not followed.
@@ -34,6 +41,7 @@ const USUAL_MOUNTS: [&[u8]; 2] = [b"sys/fs/cgroup", b"sys/fs/cgroup/unified"];
 #[derive(Debug)]
 pub struct Group {
     hot: Hot,
+    cold: [Slot; COLD],
     figures: Figures,
     disks: Disks,
     /// The next one up that is reported.
@@ -76,6 +84,7 @@ impl Cgroups {
             self.find_base(cx, mount, trusted);
             self.rewalk(cx);
         }
+        let keep = self.groups.living().count() <= MAX_KEPT_WHOLE;
         for i in 0..self.groups.index_end() {
             if !self.groups.is_living(i) {
                 continue;
@@ -87,8 +96,8 @@ impl Cgroups {
                 && let Ok(directory) = cx.files.open_directory(walk::join(&mut self.walk.path, base, &member.name))
             {
                 group.is_new = false;
-                let (figures, disks) = (&mut group.figures, &mut group.disks);
-                files::read_cold(cx.files, directory.as_fd(), cx.row, place, figures, disks);
+                let cold = Cold { slots: group.cold.iter_mut(), keep, directory: directory.as_fd() };
+                files::read_cold(cx.files, cold, cx.row, place, &mut group.figures, &mut group.disks);
             }
             group.hot.read(cx.files, cx.row, place, &mut group.figures);
         }
@@ -182,6 +191,7 @@ impl Cgroups {
 
 fn leave(group: &mut Group, row: &mut Row) {
     group.hot.close();
+    group.cold = Default::default();
     group.figures = Figures::default();
     group.is_new = true;
     group.disks.clear(row);

@@ -131,6 +131,7 @@ impl Visit<'_> {
         join(&mut directory, self.base, path);
         let group = Group {
             hot: Hot::new(&directory),
+            cold: Default::default(),
             figures: super::Figures::default(),
             disks: super::Disks::default(),
             parent: None,
