@@ -106,7 +106,11 @@ fn prepare(options: &Options) -> Result<()> {
         if fs::read_to_string(&file).is_ok_and(|old| old == text) {
             continue;
         }
-        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        // Whole at once: a running daemon looks as soon as something happens.
+        let partial = folder.join(".instance.toml.partial");
+        fs::write(&partial, text)
+            .and_then(|()| fs::rename(&partial, &file))
+            .with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
 }
