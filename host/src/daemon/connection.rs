@@ -13,9 +13,13 @@ use informant_wire::host_to_guest::{Bye, ByeReason};
 use informant_wire::id::{BootId, Challenge, Nonce, SessionId};
 use informant_wire::limits::{DEAD_AFTER_S, MAX_HOST_FRAME, MAX_SESSIONS};
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
 
@@ -100,6 +104,7 @@ impl Connection {
     async fn run(&mut self) -> Ending {
         let mut timer = std::pin::pin!(sleep_until(Instant::now()));
         let mut armed_us = 0;
+        let wake = Arc::clone(&self.wake);
         loop {
             if let Some(ending) = self.turn() {
                 return ending;
@@ -120,12 +125,8 @@ impl Connection {
             }
             let reads = self.session.wants_bytes() && !paused;
             let pumped = tokio::select! {
-                ready = self.stream.readable(), if reads => match ready {
-                    Ok(()) => self.pump(),
-                    Err(error) => Pumped::Over(Ending::Failed(error.to_string())),
-                },
-                _ = self.stream.writable(), if !self.out.is_empty() => Pumped::Empty,
-                () = self.wake.notify.notified() => Pumped::Empty,
+                pumped = poll_fn(|cx| self.poll(cx, reads)) => pumped,
+                () = wake.notify.notified() => Pumped::Empty,
                 () = timer.as_mut() => Pumped::Empty,
             };
             match pumped {
@@ -194,20 +195,30 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once and takes what came.
-    fn pump(&mut self) -> Pumped {
-        BUFFER.with_borrow_mut(|buffer| {
-            let read = match self.stream.try_read(buffer) {
-                Ok(0) => return Pumped::Over(Ending::Closed),
-                Ok(read) => read,
-                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                    return Pumped::Empty;
-                }
-                Err(error) => return Pumped::Over(Ending::Failed(error.to_string())),
-            };
-            let pumped = self.take(buffer.get(..read).unwrap_or_default());
-            if read == READ && matches!(pumped, Pumped::Empty) { Pumped::More } else { pumped }
-        })
+    /// Reads once and takes what came; ready too when what waits to be written can be.
+    fn poll(&mut self, cx: &mut Context<'_>, reads: bool) -> Poll<Pumped> {
+        if reads {
+            // tokio knows from a short read that the socket is empty: one call a sample, not two.
+            let read = BUFFER.with_borrow_mut(|buffer| {
+                let mut space = ReadBuf::new(buffer);
+                Pin::new(&mut self.stream).poll_read(cx, &mut space).map(|result| match result {
+                    Ok(()) if space.filled().is_empty() => Pumped::Over(Ending::Closed),
+                    Ok(()) => {
+                        let full = space.remaining() == 0;
+                        let pumped = self.take(space.filled());
+                        if full && matches!(pumped, Pumped::Empty) { Pumped::More } else { pumped }
+                    }
+                    Err(error) => Pumped::Over(Ending::Failed(error.to_string())),
+                })
+            });
+            if read.is_ready() {
+                return read;
+            }
+        }
+        if !self.out.is_empty() && self.stream.poll_write_ready(cx).is_ready() {
+            return Poll::Ready(Pumped::Empty);
+        }
+        Poll::Pending
     }
 
     fn take(&mut self, bytes: &[u8]) -> Pumped {

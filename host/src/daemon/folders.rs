@@ -15,11 +15,15 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Notify, watch};
 
-/// Longest time from one look to the next.
+/// Longest time from one look to the next, when inotify says nothing and a look is cheap.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// And that many times what the last look took: a hundredth of a core for looking.
+const LOOK_SHARE: u32 = 100;
+/// However long a look takes.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 /// After a change: an editor or a script does several things in a row.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -41,6 +45,34 @@ struct Entry {
     stop: watch::Sender<bool>,
 }
 
+/// What is known of the folders.
+#[derive(Debug, Default)]
+struct Known {
+    entries: BTreeMap<String, Entry>,
+    /// Which instance has an address.
+    holders: HashMap<Address, String>,
+}
+
+impl Known {
+    fn insert(&mut self, name: &str, entry: Entry) {
+        if let Some(config) = &entry.config {
+            self.holders.insert(config.address.clone(), name.into());
+        }
+        self.entries.insert(name.into(), entry);
+    }
+
+    fn remove(&mut self, name: &str) -> Option<Entry> {
+        let entry = self.entries.remove(name)?;
+        if let Some(config) = &entry.config {
+            self.holders.remove(&config.address);
+        }
+        Some(entry)
+    }
+}
+
+/// Folders looked at before others get their turn: with thousands of them a look takes a second.
+const BURST: usize = 64;
+
 /// Looks for ever.
 pub(super) async fn run(shared: Arc<Shared>) {
     let changed = Arc::new(Notify::new());
@@ -51,12 +83,14 @@ pub(super) async fn run(shared: Arc<Shared>) {
             None
         }
     };
-    let mut entries = BTreeMap::new();
+    let mut known = Known::default();
     loop {
-        if let Err(error) = look(&shared, &mut entries, watcher.as_deref()) {
+        let began = Instant::now();
+        if let Err(error) = look(&shared, &mut known, watcher.as_deref()).await {
             tracing::warn!("cannot read {}: {error}", shared.dir.display());
         }
-        if tokio::time::timeout(LOOK_EVERY, changed.notified()).await.is_ok() {
+        let pause = LOOK_EVERY.max(began.elapsed() * LOOK_SHARE).min(LOOK_AT_LEAST_EVERY);
+        if tokio::time::timeout(pause, changed.notified()).await.is_ok() {
             tokio::time::sleep(SETTLE).await;
         }
     }
@@ -80,21 +114,24 @@ fn watch_in_thread(dir: &Path, changed: Arc<Notify>) -> io::Result<Arc<Inotify>>
     Ok(inotify)
 }
 
-fn look(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, watcher: Option<&Inotify>) -> io::Result<()> {
+async fn look(shared: &Arc<Shared>, known: &mut Known, watcher: Option<&Inotify>) -> io::Result<()> {
     let mut seen = HashSet::new();
-    for folder in std::fs::read_dir(&shared.dir)? {
+    for (count, folder) in std::fs::read_dir(&shared.dir)?.enumerate() {
+        if count % BURST == BURST - 1 {
+            tokio::task::yield_now().await;
+        }
         let folder = folder?;
         let Ok(name) = folder.file_name().into_string() else { continue };
         if !config::is_instance_name(&name) || !folder.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        if look_at(shared, entries, &name, watcher) {
+        if look_at(shared, known, &name, watcher) {
             seen.insert(name);
         }
     }
-    let gone: Vec<String> = entries.keys().filter(|name| !seen.contains(*name)).cloned().collect();
+    let gone: Vec<String> = known.entries.keys().filter(|name| !seen.contains(*name)).cloned().collect();
     for name in gone {
-        if let Some(entry) = entries.remove(&name) {
+        if let Some(entry) = known.remove(&name) {
             entry.stop.send_replace(true);
             entry.slot.with(shared, |core| {
                 core.removed = true;
@@ -104,7 +141,7 @@ fn look(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, watcher: Op
             tracing::info!("{name}: its folder or its instance.toml is gone");
         }
     }
-    let cids = entries.values().filter_map(|entry| match &entry.config {
+    let cids = known.entries.values().filter_map(|entry| match &entry.config {
         Some(Config { address: Address::Cid(cid), dial: None, .. }) => Some((*cid, Arc::clone(&entry.slot))),
         _ => None,
     });
@@ -114,12 +151,12 @@ fn look(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, watcher: Op
 
 /// Whether the folder is an instance. One without instance.toml is none: it is being made, or being removed, and then
 /// nothing may be written into it.
-fn look_at(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, name: &str, watcher: Option<&Inotify>) -> bool {
+fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watcher: Option<&Inotify>) -> bool {
     let folder = shared.dir.join(name);
     let file = folder.join("instance.toml");
     let Some(stamp) = stamp(&file) else { return false };
     // An address that belonged to another instance may be free by now.
-    if entries.get(name).is_some_and(|entry| entry.stamp == stamp && !entry.duplicate) {
+    if known.entries.get(name).is_some_and(|entry| entry.stamp == stamp && !entry.duplicate) {
         return true;
     }
     if let Some(watcher) = watcher {
@@ -131,17 +168,18 @@ fn look_at(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, name: &s
         let _looked_at_anyway = watcher.add_watch(&file, flags);
     }
     let read = read(&file);
-    let other = read.as_ref().ok().and_then(|config| holder(entries, name, config));
+    let holder = read.as_ref().ok().and_then(|config| known.holders.get(&config.address));
+    let other = holder.filter(|other| *other != name);
     let duplicate = other.is_some();
     let read = match other {
         Some(other) => Err(format!("{} has the same address: every VM has its own", other)),
         None => read,
     };
-    let (slot, before) = match entries.remove(name) {
+    let (slot, before) = match known.remove(name) {
         Some(mut entry) => {
             if entry.config.as_ref() == read.as_ref().ok() && read.is_ok() {
                 entry.stamp = stamp;
-                entries.insert(name.into(), entry);
+                known.insert(name, entry);
                 return true;
             }
             entry.stop.send_replace(true);
@@ -154,7 +192,7 @@ fn look_at(shared: &Arc<Shared>, entries: &mut BTreeMap<String, Entry>, name: &s
     if let Ok(config) = &read {
         tokio::spawn(accept::run(Arc::clone(shared), Arc::clone(&slot), config.clone(), stopped));
     }
-    entries.insert(name.into(), Entry { slot, stamp, config: read.ok(), duplicate, stop });
+    known.insert(name, Entry { slot, stamp, config: read.ok(), duplicate, stop });
     true
 }
 
@@ -187,12 +225,6 @@ fn apply(shared: &Arc<Shared>, slot: &Arc<Slot>, before: Option<&Config>, read: 
         };
         core.instance.reconfigured(link, core.config_error.clone(), shared.now());
     });
-}
-
-/// The instance that has the address already.
-fn holder(entries: &BTreeMap<String, Entry>, name: &str, config: &Config) -> Option<String> {
-    let same = |entry: &Entry| entry.config.as_ref().is_some_and(|other| other.address == config.address);
-    entries.iter().find(|(other, entry)| *other != name && same(entry)).map(|(other, _)| other.clone())
 }
 
 fn stamp(file: &Path) -> Option<Stamp> {

@@ -47,8 +47,10 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
         let Some((session, uds)) = next else { return };
         last = Some(session);
         let deadline = Duration::from_secs(HANDSHAKE_DEADLINE_S);
+        let Ok(place) = shared.proofs.acquire().await else { return };
         let answer = tokio::time::timeout(deadline, ask(&uds, session)).await;
         let answer = answer.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")));
+        drop(place);
         let tried = attempts.entry(session).or_default();
         *tried += 1;
         let proven = match answer {

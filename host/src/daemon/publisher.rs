@@ -4,19 +4,23 @@
 use super::shared::{Change, Shared};
 use super::slot::Slot;
 use super::writer::{Job, pace};
+use crate::model::Now;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it looks for files that are due.
+/// How often it looks for files that are due: a tenth of the time between two writes of one, within these bounds.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// See [`LOOK_EVERY`].
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(2);
 /// A status file is not written more often than this, even when states change without end.
 const AT_MOST_EVERY_US: u64 = 100_000;
 
 /// Works for ever.
 pub(super) async fn run(shared: Arc<Shared>) {
-    let mut look = tokio::time::interval(LOOK_EVERY);
-    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut looked = tokio::time::Instant::now();
     loop {
+        let (again_us, _) = pace(shared.count(), Now::default());
+        let pause = (Duration::from_micros(again_us) / 10).clamp(LOOK_EVERY, LOOK_AT_LEAST_EVERY);
         tokio::select! {
             () = shared.urgent_wake.notified() => {
                 for slot in shared.take_urgent() {
@@ -24,9 +28,13 @@ pub(super) async fn run(shared: Arc<Shared>) {
                     write(&shared, &slot, true);
                 }
             }
-            _ = look.tick() => {
+            () = tokio::time::sleep_until(looked + pause) => {
+                looked = tokio::time::Instant::now();
+                let now = shared.now();
                 for slot in shared.slots() {
-                    write(&shared, &slot, false);
+                    if slot.look(|core| now.mono_us >= core.write_at_us) {
+                        write(&shared, &slot, false);
+                    }
                 }
             }
         }

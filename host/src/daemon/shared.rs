@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Notify, broadcast, mpsc};
+use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
 
 /// Something that a watcher wants to hear of.
 #[derive(Clone, Debug)]
@@ -22,6 +22,9 @@ pub(super) enum Change {
     /// The folder is gone.
     Removed(Arc<str>),
 }
+
+/// Proofs in flight, over all instances; one that is slow holds its place for 4 s at most.
+const MAX_PROOFS: usize = 256;
 
 /// A live agent session and whose it is.
 type Session = (Arc<Slot>, SessionId);
@@ -43,6 +46,8 @@ pub(super) struct Shared {
     pub(super) changes: broadcast::Sender<Change>,
     /// Some instance has a `cid`: the AF_VSOCK listener is wanted.
     pub(super) vsock_wanted: Notify,
+    /// Places for proofs: after a restart all agents come at once, and each proof takes a descriptor.
+    pub(super) proofs: Semaphore,
     pub(super) stopping: AtomicBool,
     pub(super) sessions: AtomicU64,
     pub(super) log_suppressed: AtomicU64,
@@ -70,6 +75,7 @@ impl Shared {
             jobs,
             changes: broadcast::Sender::new(1024),
             vsock_wanted: Notify::new(),
+            proofs: Semaphore::new(MAX_PROOFS),
             stopping: AtomicBool::new(false),
             sessions: AtomicU64::new(0),
             log_suppressed: AtomicU64::new(0),

@@ -13,7 +13,7 @@ use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 
 /// Jobs that may wait.
-pub(super) const QUEUE: usize = 256;
+pub(super) const QUEUE: usize = 1024;
 
 /// Microseconds that a status file has cost lately; paces the writing.
 pub(super) static STATUS_COST_US: AtomicU64 = AtomicU64::new(100);
