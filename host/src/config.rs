@@ -73,8 +73,6 @@ pub struct Config {
     pub dial: Option<u32>,
     /// Who may speak for the VM.
     pub trust: Trust,
-    /// The port for readiness messages (`vmm.notify_socket`).
-    pub notify_port: Option<u32>,
     /// Permissions of the socket.
     pub socket_mode: u32,
     /// Its owner; `None`: the owner of its directory.
@@ -115,7 +113,7 @@ pub enum ConfigError {
     },
 }
 
-const KEYS: [&str; 9] = ["uds", "cid", "unix", "dial", "trust", "notify_port", "socket_mode", "socket_owner", "labels"];
+const KEYS: [&str; 8] = ["uds", "cid", "unix", "dial", "trust", "socket_mode", "socket_owner", "labels"];
 
 /// Reads and checks the text of an `instance.toml`.
 pub fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -135,7 +133,6 @@ pub fn parse(text: &str) -> Result<Config, ConfigError> {
             Some(Some("any")) => Trust::Any,
             Some(_) => return Err(ConfigError::Value { key: "trust", expected: "\"root\" or \"any\"" }),
         },
-        notify_port: port(&table, "notify_port")?,
         socket_mode: mode(table.get("socket_mode"))?,
         socket_owner: owner,
         labels: labels(table.get("labels"))?,
@@ -262,7 +259,6 @@ mod tests {
             uds = "/run/vm/v.sock"
             dial = 1024
             trust = "any"
-            notify_port = 5253
             socket_mode = "0600"
             socket_owner = "qemu:kvm"
             labels = { role = "web", "k8s.io/zone" = "a" }

@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod config;
 pub mod daemon;
+mod inbox;
 pub mod lock;
 pub mod model;
 pub mod publish;

@@ -10,9 +10,10 @@
 //! Greeting waits for the first frame. Greeted waits for the caller's decision; a guest that sends on before it has
 //! its Welcome breaks the protocol. Held is a session that may not speak yet: its bytes stay in the socket.
 
+use crate::inbox::{Inbox, Taken};
 use crate::model::{Now, SECOND_US};
 use informant_wire::event::Event;
-use informant_wire::frame::{Frame, kind};
+use informant_wire::frame::kind;
 use informant_wire::guest_to_host::{GuestToHost, Heartbeat};
 use informant_wire::hello::{Hello, RefusedCode};
 use informant_wire::host_to_guest::{Ack, ByeReason};
@@ -26,6 +27,8 @@ use std::fmt;
 /// Acks go out this long after the last one when nothing asks for one sooner: under the 5 s of the protocol by the
 /// time that a busy host may need.
 const ACK_EVERY_US: u64 = 4 * SECOND_US;
+/// A routine Ack is sent this long after the last byte at the latest; later, it waits for the next byte.
+const ACK_ANSWERS_US: u64 = SECOND_US / 10;
 /// And never sooner than this.
 const ACK_AT_MOST_EVERY_US: u64 = SECOND_US;
 /// Largest body of frames other than schemas and samples. The largest of them, an event, has about 540 bytes.
@@ -337,11 +340,17 @@ impl Session {
         })
     }
 
+    /// `u64::MAX`: not before the guest says something. What is sent to a guest that is being reset kills the vsock
+    /// device of vhost-device-vsock 0.3, so an Ack answers what was just heard, and a silent guest is sent nothing.
     fn ack_at_us(&self) -> u64 {
         let Some(acked) = self.acked else { return u64::MAX };
         let urgent =
             self.next_ack.event > self.last_ack.event || (self.last_ack.sample == 0 && self.next_ack.sample > 0);
-        acked.mono_us.saturating_add(if urgent { ACK_AT_MOST_EVERY_US } else { ACK_EVERY_US })
+        let (after_us, answers_us) =
+            if urgent { (ACK_AT_MOST_EVERY_US, SECOND_US) } else { (ACK_EVERY_US, ACK_ANSWERS_US) };
+        let at_us = acked.mono_us.saturating_add(after_us);
+        let answers = at_us <= self.heard.mono_us.saturating_add(answers_us);
+        if answers || self.phase == Phase::Held { at_us } else { u64::MAX }
     }
 }
 
@@ -363,276 +372,6 @@ pub fn refused_text(text: &str) -> &str {
     text.get(..end).unwrap_or_default()
 }
 
-/// What stood at the start of some bytes.
-#[derive(Debug)]
-enum Taken<'a> {
-    Frame(Frame<'a>),
-    /// A frame that is not looked at: unwanted, or longer than its type may be. Its bytes are never held.
-    Skipped(u8),
-    /// A frame of length 0: the stream can not be framed any further.
-    Empty,
-}
-
-/// Makes frames of pieces. Unlike the wire's decoder it holds no more than what has arrived of a frame that somebody
-/// wants: thousands of sessions share the memory.
-#[derive(Debug, Default)]
-struct Inbox {
-    held: Vec<u8>,
-    /// Bytes of an unwanted frame still to come.
-    skip: usize,
-    /// `held` is a frame that was handed out.
-    spent: bool,
-}
-
-impl Inbox {
-    /// `limit`: the longest body wanted of a type; `None` for a type that is not wanted.
-    fn next<'a>(&'a mut self, input: &mut &'a [u8], limit: impl Fn(u8) -> Option<usize>) -> Option<Taken<'a>> {
-        if self.spent {
-            self.spent = false;
-            if self.held.capacity() > MAX_SMALL_BODY {
-                self.held = Vec::new();
-            }
-            self.held.clear();
-        }
-        let skipped = self.skip.min(input.len());
-        self.skip -= skipped;
-        *input = input.get(skipped..).unwrap_or_default();
-        let fits = |kind, body| limit(kind).is_some_and(|limit| body <= limit);
-        if self.held.is_empty() {
-            let bytes: &'a [u8] = input;
-            if let [low, high, kind, rest @ ..] = bytes {
-                let body = usize::from(u16::from_le_bytes([*low, *high])).checked_sub(1);
-                let whole = body.filter(|body| fits(*kind, *body)).and_then(|body| rest.split_at_checked(body));
-                if let Some((body, behind)) = whole {
-                    *input = behind;
-                    return Some(Taken::Frame(Frame { kind: *kind, body }));
-                }
-            }
-        }
-        loop {
-            let wanted = match self.held.as_slice() {
-                [low, high, kind, ..] => {
-                    let (length, kind) = (usize::from(u16::from_le_bytes([*low, *high])), *kind);
-                    let Some(body) = length.checked_sub(1) else { return Some(Taken::Empty) };
-                    if !fits(kind, body) {
-                        self.held.clear();
-                        let here = input.len().min(body);
-                        self.skip = body - here;
-                        *input = input.get(here..).unwrap_or_default();
-                        return Some(Taken::Skipped(kind));
-                    }
-                    2 + length
-                }
-                // A length of 0 has no type behind it to wait for.
-                [0, 0] => return Some(Taken::Empty),
-                _ => {
-                    if self.held.len() < 2 {
-                        2
-                    } else {
-                        3
-                    }
-                }
-            };
-            let missing = wanted.saturating_sub(self.held.len());
-            if missing == 0 {
-                break;
-            }
-            let (piece, rest) = input.split_at(missing.min(input.len()));
-            if piece.is_empty() {
-                return None;
-            }
-            self.held.extend_from_slice(piece);
-            *input = rest;
-        }
-        self.spent = true;
-        match self.held.as_slice() {
-            [_, _, kind, body @ ..] => Some(Taken::Frame(Frame { kind: *kind, body })),
-            _ => None,
-        }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use informant_wire::event::EventKind;
-    use informant_wire::hello::{Capabilities, MAGIC, PeerKind};
-    use informant_wire::id::{BootId, Nonce, StreamId};
-    use proptest::prelude::*;
-
-    fn at(ms: u64) -> Now {
-        Now { mono_us: ms * 1000, wall_ms: ms }
-    }
-
-    fn hello() -> Vec<u8> {
-        let hello = Hello {
-            magic: MAGIC,
-            min_version: 1,
-            max_version: 1,
-            kind: PeerKind::AGENT,
-            name: "vm",
-            boot_id: BootId([1; 16]),
-            nonce: Nonce([2; 16]),
-            stream: StreamId(3),
-            next_event: 1,
-            ticks_per_second: 100,
-            capabilities: Capabilities::SAMPLES,
-            version: "0.1.0",
-        };
-        let mut out = vec![0; 1024];
-        let length = hello.encode(&mut out).unwrap();
-        out.truncate(length);
-        out
-    }
-
-    /// What a stream means when it comes in pieces, as text.
-    fn heard(session: &mut Session, now: Now, pieces: &[&[u8]]) -> Vec<String> {
-        let mut all = Vec::new();
-        for piece in pieces {
-            let mut used = 0;
-            while let Some(heard) = session.next(now, piece, &mut used) {
-                let over = matches!(heard, Heard::Over(_) | Heard::Refuse { .. });
-                all.push(format!("{heard:?}"));
-                if over {
-                    return all;
-                }
-            }
-        }
-        all
-    }
-
-    fn open(agent: bool) -> Session {
-        let mut session = Session::new(at(0));
-        assert_eq!(heard(&mut session, at(0), &[&hello()]).len(), 1);
-        session.open(at(0), agent, 0, false);
-        session
-    }
-
-    fn event(sequence: u64) -> Vec<u8> {
-        let mut out = vec![0; 600];
-        let event = Event { sequence, boot_time_us: 1, kind: EventKind(999), body: &[7; 40] };
-        let length = event.encode(&mut out).unwrap();
-        out.truncate(length);
-        out
-    }
-
-    #[test]
-    fn the_first_frame_must_be_a_hello_and_nothing_may_follow_before_welcome() {
-        let mut too_long = vec![0xff, 0xff, kind::HELLO];
-        too_long.resize(2000, 0);
-        let mut early = hello();
-        early.extend(event(1));
-        for (bytes, what) in [
-            (event(1), "first frame of type 0x09, not hello"),
-            (too_long, "hello of over 1024 bytes"),
-            (vec![0, 0], "frame of length 0"),
-            (vec![3, 0, kind::HELLO, 1, 2], "hello: body does not decode"),
-            (early, "frames before Welcome"),
-        ] {
-            let heard = heard(&mut Session::new(at(0)), at(0), &[&bytes]);
-            assert!(heard.last().is_some_and(|heard| heard.starts_with("Refuse") && heard.contains(what)), "{heard:?}");
-        }
-    }
-
-    #[test]
-    fn ten_undecodable_frames_in_a_row_end_it_and_nine_do_not() {
-        let bad = [2, 0, kind::HEARTBEAT, 0xff];
-        let mut session = open(true);
-        for _ in 0..9 {
-            assert_eq!(heard(&mut session, at(0), &[&bad]), ["Bad(8)"]);
-        }
-        assert_eq!(heard(&mut session, at(0), &[&event(1)]).len(), 1);
-        for _ in 0..9 {
-            assert_eq!(heard(&mut session, at(0), &[&bad]), ["Bad(8)"]);
-        }
-        assert!(heard(&mut session, at(0), &[&bad])[0].contains("in a row"));
-    }
-
-    #[test]
-    fn a_broken_schema_or_sample_ends_it_at_once_and_a_reporters_is_not_looked_at() {
-        for kind in [kind::SCHEMA_PART, kind::SCHEMA_END, kind::SAMPLE] {
-            let broken = [2, 0, kind, 0xff];
-            assert!(heard(&mut open(true), at(0), &[&broken])[0].starts_with("Over(Broken"));
-            assert_eq!(heard(&mut open(false), at(0), &[&broken]), [format!("Unknown({kind})")]);
-        }
-    }
-
-    #[test]
-    fn acks_come_at_least_every_5_s_at_most_once_a_second_and_never_before_the_file() {
-        let mut session = open(true);
-        assert_eq!(session.due(at(3_900)), None);
-        assert_eq!(session.due(at(4_000)), Some(Due::Ack(Ack { sample: 0, event: 0 })));
-        session.sample_taken(1);
-        heard(&mut session, at(4_100), &[&event(1)]);
-        assert_eq!(session.due(at(4_900)), None, "not within a second");
-        assert_eq!(session.due(at(5_000)), Some(Due::Ack(Ack { sample: 1, event: 0 })), "the first sample at once");
-        session.event_stored(1);
-        assert_eq!(session.deadline_us(), 6_000_000);
-        assert_eq!(session.due(at(6_000)), Some(Due::Ack(Ack { sample: 1, event: 1 })));
-        session.sample_taken(2);
-        assert_eq!(session.due(at(9_999)), None, "nothing urgent");
-        assert_eq!(session.due(at(10_000)), Some(Due::Ack(Ack { sample: 2, event: 1 })));
-    }
-
-    #[test]
-    fn silence_and_unfinished_handshakes_have_an_end() {
-        let mut session = Session::new(at(0));
-        heard(&mut session, at(3_000), &[&hello()[..20]]);
-        assert_eq!(session.deadline_us(), 4_000_000, "half a hello is no reprieve");
-        assert_eq!(session.due(at(4_000)), Some(Due::Over(Ending::NoHello)));
-        let mut session = open(true);
-        heard(&mut session, at(10_000), &[&event(1)[..5]]);
-        for second in 10..25 {
-            assert_ne!(session.due(at(second * 1000)), Some(Due::Over(Ending::Silent)));
-        }
-        assert_eq!(session.due(at(25_000)), Some(Due::Over(Ending::Silent)));
-    }
-
-    #[test]
-    fn a_held_session_is_not_read_but_gets_acks() {
-        let mut session = Session::new(at(0));
-        heard(&mut session, at(0), &[&hello()]);
-        session.open(at(0), true, 0, true);
-        assert!(!session.wants_bytes());
-        assert!(matches!(session.due(at(4_000)), Some(Due::Ack(_))));
-        session.resume(at(20_000));
-        assert!(session.wants_bytes());
-        assert_ne!(session.due(at(21_000)), Some(Due::Over(Ending::Silent)), "silence counts from then");
-    }
-
-    proptest! {
-        #[test]
-        fn pieces_of_any_size_mean_the_same(
-            frames in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..300)), 0..20),
-            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
-        ) {
-            let mut bytes = Vec::new();
-            for (kind, body) in &frames {
-                bytes.extend(u16::try_from(body.len() + 1).unwrap().to_le_bytes());
-                // Mostly types that have a meaning.
-                bytes.push(if *kind < 200 { *kind % 16 } else { *kind });
-                bytes.extend(body);
-            }
-            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
-            cuts.extend([0, bytes.len()]);
-            cuts.sort_unstable();
-            let pieces: Vec<&[u8]> = cuts.windows(2).map(|cut| &bytes[cut[0]..cut[1]]).collect();
-            let (mut whole, mut cut) = (open(true), open(true));
-            prop_assert_eq!(heard(&mut whole, at(0), &[&bytes]), heard(&mut cut, at(0), &pieces));
-        }
-
-        #[test]
-        fn arbitrary_bytes_neither_panic_nor_pile_up(
-            greeted: bool,
-            agent: bool,
-            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..5000), 0..40),
-        ) {
-            let mut session = if greeted { open(agent) } else { Session::new(at(0)) };
-            let limit = if greeted && agent { 2 * MAX_BODY } else { 2 * MAX_SMALL_BODY };
-            for piece in &pieces {
-                heard(&mut session, at(0), &[piece]);
-                prop_assert!(session.inbox.held.capacity() <= limit);
-            }
-        }
-    }
-}
+#[path = "session_tests.rs"]
+mod tests;
