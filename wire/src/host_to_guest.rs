@@ -5,7 +5,7 @@ use crate::hello::{Refused, Welcome};
 use crate::id::SessionId;
 use serde::{Deserialize, Serialize};
 
-/// Host to guest, at least every 5 s and at most once a second: also the sign of life.
+/// Host to guest, as an answer: at least every 5 s while it hears the guest, at most once a second. The sign of life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// The highest sample sequence received on this session; 0 for none.

@@ -175,7 +175,10 @@ fn every_name_of_node_exporter_is_there_or_explained() -> Result<()> {
     let collectors = ["cpu", "diskstats", "filesystem", "loadavg", "meminfo", "netdev", "pressure", "stat", "vmstat"];
     let flags = collectors.map(|name| format!("--collector.{name}")).join(" ");
     // An ext4 disk, so that there is a file system with a device.
-    vm.sh("mkfs.ext2 -q /dev/vda 2>/dev/null || mke2fs /dev/vda; mkdir -p /data && mount -t ext4 /dev/vda /data", SOON)?;
+    vm.sh(
+        "mkfs.ext2 -q /dev/vda 2>/dev/null || mke2fs /dev/vda; mkdir -p /data && mount -t ext4 /dev/vda /data",
+        SOON,
+    )?;
     vm.sh(
         &format!(
             "node_exporter --collector.disable-defaults {flags} --web.listen-address=127.0.0.1:9100 >/run/ne.log 2>&1 &"
