@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::project::{self, Arch};
 use crate::{guest, host, initramfs, run, setup, tidy, vm};
@@ -68,7 +68,13 @@ pub fn run(options: &Options) -> Result<()> {
     report.part("initramfs", || initramfs::build(false).map(drop));
 
     // What could not be built has its failure listed; the tests that need it say so themselves.
-    let binaries = report.part("building the tests", binaries::build).unwrap_or_default();
+    let mut binaries = Vec::new();
+    report.part("building the tests", || {
+        let (built, all) = binaries::build()?;
+        binaries = built;
+        ensure!(all, "some tests do not build");
+        Ok(())
+    });
     if !options.build_only {
         eprintln!("== counts: {}", options.counts.name());
         let env = environment(options.counts)?;
