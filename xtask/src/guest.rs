@@ -52,7 +52,8 @@ fn compile(arch: Arch, what: &[&str]) -> Result<PathBuf> {
         bail!("the Rust target {} is not installed: rustup target add {}", arch.musl(), arch.musl());
     }
     let target = project::target().join("guest-build");
-    let mut flags = vec!["-C relocation-model=static".to_owned()];
+    // A panic aborts, so nothing ever unwinds: without the tables the agent is 60 KiB smaller.
+    let mut flags = vec!["-C relocation-model=static".to_owned(), "-C force-unwind-tables=no".to_owned()];
     if arch == Arch::Aarch64 {
         flags.push("-C linker=rust-lld".to_owned());
     }
