@@ -16,6 +16,7 @@ use informant_wire::limits::max_sample_body;
 use informant_wire::sample::{Base, Row, SampleHead, encode};
 use nix::libc;
 use nix::sys::ptrace;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::uio::pread;
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::time::{ClockId, clock_gettime};
@@ -134,6 +135,9 @@ struct Record {
 }
 
 fn measure() -> Result<(), Error> {
+    // Bare reads take a descriptor a file; the agent opens most of its cgroups' files anew.
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let record = record()?;
     let mut files = HashMap::new();
     for (path, number) in &record.paths {

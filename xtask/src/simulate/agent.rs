@@ -166,7 +166,7 @@ impl Agent {
         }
     }
 
-    /// The socket has something to read, or room for what is unsent.
+    /// The socket has something to read.
     pub(super) fn ready(&mut self, layout: &Layout, tally: &mut Tally, now_us: u64) -> Result<Ready> {
         let mut buffer = [0; 4096];
         loop {
