@@ -92,15 +92,9 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 fn clippy() -> Result<()> {
-    run::check(with_target(run::cargo().args([
-        "clippy",
-        "--workspace",
-        "--all-targets",
-        "--quiet",
-        "--",
-        "-D",
-        "warnings",
-    ])))
+    let mut cargo = run::cargo();
+    cargo.args(["clippy", "--workspace", "--all-targets", "--keep-going", "--quiet", "--", "-D", "warnings"]);
+    run::check(with_target(&mut cargo))
 }
 
 /// The raw vsock program for the inside of VMs.
