@@ -50,13 +50,13 @@ fn measure() -> Result<String, Error> {
     let streams = [stream(60, 64)?, stream(60, 64)?, stream(60, 64)?, stream(600, 4096)?];
     let mut instances = Vec::new();
     for number in 0..INSTANCES {
-        instances.push(Guest::new(number, &streams[(number % 4) as usize])?);
+        instances.push(Guest::new(number, &streams[usize::try_from(number % 4)?])?);
     }
     let before = cpu_ns()?;
-    for turn in 0..SAMPLES {
+    for (sample, turn) in (0..SAMPLES).enumerate() {
         let now = Now { mono_us: 2_000_000 + turn * 1_000_000, wall_ms: turn };
         for (number, guest) in instances.iter_mut().enumerate() {
-            guest.hear(&streams[number % 4].samples[turn as usize], now)?;
+            guest.hear(&streams[number % 4].samples[sample], now)?;
         }
     }
     let seconds = (cpu_ns()? - before) as f64 / 1e9;
