@@ -19,6 +19,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep_until};
@@ -29,6 +30,10 @@ const READ: usize = 64 * 1024;
 const MAX_OUT: usize = 4 * MAX_HOST_FRAME;
 /// Connections of an instance that may stand without a Hello.
 const MAX_GREETING: usize = MAX_SESSIONS;
+
+/// How long: longer than a slow boot. A host that closes (or sends) while the guest's driver is down stops
+/// vhost-device-vsock 0.3 for good.
+const PARKED: Duration = Duration::from_secs(60);
 
 thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into_boxed_slice());
@@ -98,6 +103,9 @@ pub(super) async fn serve(shared: Arc<Shared>, slot: Arc<Slot>, stream: UnixStre
     };
     let ending = connection.run().await;
     connection.close(&ending);
+    if ending == Ending::Silent {
+        connection.park().await;
+    }
 }
 
 impl Connection {
@@ -351,11 +359,20 @@ impl Connection {
         }
     }
 
+    /// Keeps the connection of a silent guest open for a while, one an instance, until it says something: a guest that
+    /// is booting again must not be disturbed, see [`PARKED`].
+    async fn park(&mut self) {
+        if !self.slot.with(&self.shared, |core| std::mem::replace(&mut core.parked, true)) {
+            let _spoke = tokio::time::timeout(PARKED, self.stream.readable()).await;
+            self.slot.with(&self.shared, |core| core.parked = false);
+        }
+    }
+
     /// Says why, takes what is still in the socket (a VMM may not tell its guest otherwise), and leaves.
     fn close(&mut self, ending: &Ending) {
         let bye = match ending {
             Ending::Ended(reason) => Some(*reason),
-            Ending::Broken(_) | Ending::Silent | Ending::NotReading => Some(ByeReason::PROTOCOL),
+            Ending::Broken(_) | Ending::NotReading => Some(ByeReason::PROTOCOL),
             _ => None,
         };
         if let Some(reason) = bye.filter(|_| self.session.is_open() || matches!(ending, Ending::Broken(_))) {

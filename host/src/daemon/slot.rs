@@ -58,6 +58,8 @@ pub(super) struct Core {
     pub(super) budget: Budget,
     /// Connections that have not said Hello.
     pub(super) greeting: usize,
+    /// A connection whose session ended in silence is still open.
+    pub(super) parked: bool,
     /// Goes up with every change that a reader may see.
     pub(super) revision: u64,
     /// When the status file is written next without a state change.
@@ -103,6 +105,7 @@ impl Slot {
                 instance: Instance::default(),
                 budget: Budget::new(now),
                 greeting: 0,
+                parked: false,
                 revision: 0,
                 write_at_us: 0,
                 written_us: 0,
