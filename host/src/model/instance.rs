@@ -26,6 +26,9 @@ const MAX_HELD: usize = 4;
 /// How long after a failed write of the event log the guests are asked for the events again.
 const STORE_AGAIN_AFTER_US: u64 = 10 * SECOND_US;
 
+/// Data stays fresh no longer than this beyond the interval at which samples have come, whatever the guest says.
+const FRESH_BEYOND_ARRIVAL_US: u64 = 15 * SECOND_US;
+
 /// What is known of a session's privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
@@ -199,6 +202,8 @@ pub struct Instance {
     last_sample: Option<(Nonce, u64)>,
     /// When the newest sample came.
     pub sampled: Option<Now>,
+    /// Host time between the arrivals of the two newest samples of one session.
+    arrival_us: Option<u64>,
     /// When the newest bytes came.
     pub heard: Option<Now>,
     /// The connection.
@@ -466,6 +471,7 @@ impl Instance {
         let nonce = self.speaker.as_ref().map(|speaker| speaker.facts.nonce);
         let after = self.last_sample.filter(|(of, _)| Some(*of) == nonce).map(|(_, sequence)| sequence);
         let taken = self.series.take(sample, self.first_sample, after)?;
+        self.arrival_us = self.sampled.filter(|_| !self.first_sample).map(|before| now.since_us(before));
         self.first_sample = false;
         self.counters.samples += 1;
         self.counters.samples_missed += taken.missed;
@@ -567,11 +573,20 @@ impl Instance {
         }
     }
 
+    /// How old the newest sample may be and still be fresh: three intervals, at least 5 s. The interval is the shorter
+    /// one of what the guest's clock says and what was seen here, since the guest's may say anything.
+    fn fresh_us(&self) -> u64 {
+        let intervals = [self.series.interval_us(), self.arrival_us];
+        let shorter_us = intervals.into_iter().flatten().min().unwrap_or(0);
+        let longest_us = self.arrival_us.unwrap_or(0).saturating_add(FRESH_BEYOND_ARRIVAL_US);
+        shorter_us.saturating_mul(3).min(longest_us).max(5 * SECOND_US)
+    }
+
     /// The data's state: fresh while the newest sample is at most three intervals, and at least 5 s, old.
     #[must_use]
     pub fn data(&self, now: Now) -> (Data, Now) {
         let Some(sampled) = self.sampled else { return (Data::None, Now::default()) };
-        let fresh_us = (self.series.interval_us().unwrap_or(0).saturating_mul(3)).max(5 * SECOND_US);
+        let fresh_us = self.fresh_us();
         if now.since_us(sampled) <= fresh_us {
             return (Data::Fresh, sampled);
         }

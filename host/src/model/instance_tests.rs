@@ -1,6 +1,11 @@
 //! Who speaks for a VM: every way in which sessions meet on one instance.
 
 use super::*;
+use informant_wire::frame::{Frame, Split, split};
+use informant_wire::guest_to_host::GuestToHost;
+use informant_wire::metric::SubjectKind;
+use informant_wire::sample::{Base, Row, SampleHead};
+use informant_wire::schema::{MetricRange, SchemaWriter, Subject};
 
 fn at(s: u64) -> Now {
     Now { mono_us: s * SECOND_US, wall_ms: s * 1000 }
@@ -136,4 +141,52 @@ fn an_event_is_acknowledged_when_it_is_in_the_file_and_asked_for_again_when_it_i
     assert_eq!(orders(&mut instance), vec![(2, Order::Stored(1))]);
     assert!(instance.event(SessionId(2), &event).is_none());
     assert_eq!((instance.counters.events, instance.counters.events_repeated), (1, 1));
+}
+
+/// A schema of one series and then its samples: guest times and arrivals, both in seconds.
+fn samples(instance: &mut Instance, session: u64, times: &[(u64, u64)]) {
+    let session = SessionId(session);
+    let metrics = [MetricRange { first: informant_wire::metric::id::LOAD1, count: 1 }].into_iter().collect();
+    let subject = Subject { kind: SubjectKind::VM, name: b"", labels: Default::default(), incarnation: 1, metrics };
+    let mut out = [0; 256];
+    let mut writer = SchemaWriter::new(1);
+    let (length, _) = writer.part(&mut out, [subject].into_iter()).unwrap();
+    let part = frame(&out[..length]);
+    let GuestToHost::SchemaPart(parsed) = GuestToHost::decode(part).unwrap() else { panic!("{part:?}") };
+    instance.schema_part(session, &parsed, part.body).unwrap();
+    let length = writer.end(&mut out).unwrap();
+    let GuestToHost::SchemaEnd(end) = GuestToHost::decode(frame(&out[..length])).unwrap() else { panic!() };
+    instance.schema_end(session, &end).unwrap();
+    let (mut values, mut present) = ([0], [0]);
+    for (sequence, (guest_s, arrival_s)) in (1..).zip(times) {
+        let head = SampleHead { generation: 1, sequence, boot_time_us: guest_s * SECOND_US };
+        let mut base = Base { values: &mut values, present: &mut present };
+        let row = Row { values: &[7], present: &[1] };
+        let length = informant_wire::sample::encode(&mut out, head, sequence == 1, row, &mut base).unwrap();
+        let GuestToHost::Sample(sample) = GuestToHost::decode(frame(&out[..length])).unwrap() else { panic!() };
+        instance.sample(session, &sample, at(*arrival_s)).unwrap();
+    }
+}
+
+fn frame(bytes: &[u8]) -> Frame<'_> {
+    let Split::Frame(frame, _) = split(bytes, 1024).unwrap() else { panic!("no frame") };
+    frame
+}
+
+#[test]
+fn freshness_is_judged_by_when_samples_arrive_whatever_the_guests_clock_says() {
+    let stale_after_s = |times: &[(u64, u64)]| {
+        let mut instance = Instance::default();
+        agent(&mut instance, 1, Standing::Unproven);
+        samples(&mut instance, 1, times);
+        let last = times.last().unwrap().1;
+        let after = (0..200_000).find(|s| instance.data(at(last + s)).0 == Data::Stale);
+        after.map(|after| (after, instance.data(at(last + 500_000)).1.mono_us / SECOND_US - last))
+    };
+    assert_eq!(stale_after_s(&[(1, 10)]), Some((6, 5)), "one sample says nothing of an interval");
+    assert_eq!(stale_after_s(&[(1, 10), (11, 20)]), Some((26, 25)), "three intervals, and 15 s beyond one at most");
+    assert_eq!(stale_after_s(&[(1, 10), (4, 13)]), Some((10, 9)));
+    assert_eq!(stale_after_s(&[(1, 10), (10_000_000_000_000, 11)]), Some((6, 5)), "a jump of the guest's clock");
+    assert_eq!(stale_after_s(&[(1, 10), (2, 5_000)]), Some((6, 5)), "a pause of the VM");
+    assert_eq!(stale_after_s(&[(1, 10), (5_000, 5_000)]), Some((5_006, 5_005)));
 }

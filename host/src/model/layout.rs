@@ -7,11 +7,6 @@ use informant_wire::schema::{SchemaEnd, SchemaError, SchemaPart, SchemaReader, S
 use informant_wire::varint;
 use std::ops::Range;
 
-/// Most bytes of subjects that one schema may have. The wire format allows megabytes of labels in 2,048 subjects; one
-/// hostile guest must not cost the daemon more than a fraction of one. An honest worst case (512 CPUs, 64 cgroups with
-/// a dozen disks each) has about 110 KiB.
-pub const MAX_SCHEMA_BYTES: usize = 192 * 1024;
-
 const UNKNOWN: u16 = u16::MAX;
 
 /// A whole schema.
@@ -98,11 +93,7 @@ impl LayoutBuilder {
     pub fn part(&mut self, part: &SchemaPart<'_>, body: &[u8]) -> Result<(), SchemaError> {
         self.reader.part(part, body)?;
         let behind_head = varint::read(body, 0).and_then(|(_, at)| varint::read(body, at)).map(|(_, at)| at);
-        let subjects = behind_head.and_then(|at| body.get(at..)).unwrap_or_default();
-        if self.subjects.len() + subjects.len() > MAX_SCHEMA_BYTES {
-            return Err(SchemaError::TooLarge);
-        }
-        self.subjects.extend_from_slice(subjects);
+        self.subjects.extend_from_slice(behind_head.and_then(|at| body.get(at..)).unwrap_or_default());
         for subject in part.subjects() {
             for range in &subject.metrics {
                 for id in (range.first.0..).take(usize::from(range.count)) {

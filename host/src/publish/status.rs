@@ -173,7 +173,8 @@ states! {
     Data {
         /// No sample since the daemon started.
         None = "none",
-        /// The newest sample is at most three intervals (and at least 5 s) old.
+        /// The newest sample is at most three intervals (and at least 5 s) old. An interval is the shorter one by the
+        /// guest's clock and by arrival here, and it is fresh for at most 15 s more than the one by arrival.
         Fresh = "fresh",
         /// It is older. A state, not a verdict.
         Stale = "stale",

@@ -9,7 +9,7 @@ const UNIX: (&str, &str) = ("vm", "unix = '@/vm.sock'");
 
 /// How often a `kill -9` interrupts the delivery.
 fn kills() -> u64 {
-    std::env::var("INFORMANT_TEST_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(20)
+    if std::env::var("INFORMANT_COUNTS").as_deref() == Ok("soak") { 100 } else { 20 }
 }
 
 #[test]
