@@ -17,6 +17,10 @@ pub const MAX_WRITE: usize = 32 * 1024;
 pub const MAX_SERIES: usize = 6_000;
 /// Subjects of one session: 512 CPUs, 64 cgroups with a dozen disks each, and room.
 pub const MAX_SUBJECTS: usize = 2_048;
+/// Bytes of the bodies of all parts of one schema. The counts above allow megabytes of names, and a host keeps the
+/// subjects of thousands of instances: one hostile guest must not cost it more than a fraction of a megabyte. 512
+/// CPUs and 64 cgroups with a dozen disks each under names of usual lengths take about 110 KiB.
+pub const MAX_SCHEMA_BYTES: usize = 192 * 1024;
 /// Bytes of a subject's name or of a label's value. A longer one is shortened, see [`crate::schema::shorten`].
 pub const MAX_NAME: usize = 255;
 /// Bytes of a label's key.

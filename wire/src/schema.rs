@@ -3,13 +3,16 @@
 
 use crate::crc32::Crc32;
 use crate::frame::{DecodeError, EncodeError, encode, encode_with, kind};
-use crate::limits::{MAX_BODY, MAX_LABEL_KEY, MAX_LABELS, MAX_METRIC_RANGES, MAX_NAME, MAX_SERIES, MAX_SUBJECTS};
+use crate::limits::{
+    MAX_BODY, MAX_LABEL_KEY, MAX_LABELS, MAX_METRIC_RANGES, MAX_NAME, MAX_SCHEMA_BYTES, MAX_SERIES, MAX_SUBJECTS,
+};
 use crate::metric::{MetricId, SubjectKind};
 use crate::varint;
 use serde::{Deserialize, Serialize};
 
-/// The order in which subjects give way when there are more than [`MAX_SERIES`] series or [`MAX_SUBJECTS`] subjects:
-/// kinds from the front first, and within a kind the last listed first. The VM's own series are never cut.
+/// The order in which subjects give way when there are more than [`MAX_SERIES`] series, [`MAX_SUBJECTS`] subjects or
+/// [`MAX_SCHEMA_BYTES`]: kinds from the front first, and within a kind the last listed first. The VM's own series are
+/// never cut.
 pub const CUT_ORDER: [SubjectKind; 6] = [
     SubjectKind::CGROUP_DISK,
     SubjectKind::FILESYSTEM,
@@ -188,6 +191,8 @@ pub enum SchemaError {
     Incomplete,
     /// More than [`MAX_SUBJECTS`] subjects or [`MAX_SERIES`] series.
     TooLarge,
+    /// More than [`MAX_SCHEMA_BYTES`] in the bodies of its parts.
+    TooManyBytes,
 }
 
 impl core::fmt::Display for SchemaError {
@@ -196,6 +201,7 @@ impl core::fmt::Display for SchemaError {
             Self::Generation => "schema part of another generation",
             Self::Incomplete => "schema does not match its checksum",
             Self::TooLarge => "schema over the limit of subjects or series",
+            Self::TooManyBytes => "schema over the limit of bytes",
         })
     }
 }
@@ -208,6 +214,7 @@ pub struct SchemaReader {
     generation: Option<u32>,
     subjects: usize,
     series: usize,
+    bytes: usize,
     crc: Crc32,
 }
 
@@ -219,8 +226,12 @@ impl SchemaReader {
         }
         self.subjects += part.count;
         self.series += part.subjects().map(|subject| subject.series()).sum::<usize>();
+        self.bytes = self.bytes.saturating_add(body.len());
         self.crc = self.crc.update(body);
-        if self.subjects > MAX_SUBJECTS || self.series > MAX_SERIES { Err(SchemaError::TooLarge) } else { Ok(()) }
+        if self.subjects > MAX_SUBJECTS || self.series > MAX_SERIES {
+            return Err(SchemaError::TooLarge);
+        }
+        if self.bytes > MAX_SCHEMA_BYTES { Err(SchemaError::TooManyBytes) } else { Ok(()) }
     }
 
     /// Takes the end and gives the number of series. The reader is empty again afterwards.

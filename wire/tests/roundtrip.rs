@@ -3,10 +3,12 @@
 
 use informant_wire::event::{Event, EventKind};
 use informant_wire::frame::{self, Frame, kind};
-use informant_wire::limits::{MAX_FRAME, MAX_NAME, max_sample_body};
+use informant_wire::limits::{MAX_FRAME, MAX_NAME, MAX_SCHEMA_BYTES, max_sample_body};
 use informant_wire::metric::{MetricId, SubjectKind};
 use informant_wire::sample::{self, Applied, Base, Row, SampleBody, SampleHead};
-use informant_wire::schema::{Label, MetricRange, SchemaError, SchemaReader, SchemaWriter, Subject, shorten};
+use informant_wire::schema::{
+    Label, MetricRange, SchemaError, SchemaPart, SchemaReader, SchemaWriter, Subject, shorten,
+};
 use informant_wire::{Decoder, GuestToHost, HostToGuest, bits};
 use proptest::prelude::*;
 
@@ -80,6 +82,31 @@ fn row(values: &[Option<u64>]) -> (Vec<u64>, Vec<u8>) {
 
 fn read(values: &[u64], present: &[u8]) -> Vec<Option<u64>> {
     values.iter().enumerate().map(|(i, value)| bits::get(present, i).then_some(*value)).collect()
+}
+
+#[test]
+fn a_schema_over_the_limit_of_bytes_is_told_from_one_of_too_many_series() {
+    let name = [b'n'; MAX_NAME];
+    let subject = Subject {
+        kind: SubjectKind::CGROUP,
+        name: &name,
+        labels: heapless::Vec::new(),
+        incarnation: 1,
+        metrics: heapless::Vec::new(),
+    };
+    let (mut writer, mut reader, mut out) = (SchemaWriter::new(1), SchemaReader::default(), vec![0; 4096]);
+    let mut bytes = 0;
+    let error = loop {
+        let (end, _) = writer.part(&mut out, std::iter::repeat_n(subject.clone(), 8)).unwrap();
+        let body = &out[3..end];
+        bytes += body.len();
+        if let Err(error) = reader.part(&SchemaPart::decode(body).unwrap(), body) {
+            break error;
+        }
+        assert!(bytes <= MAX_SCHEMA_BYTES);
+    };
+    assert_eq!(error, SchemaError::TooManyBytes);
+    assert!(bytes > MAX_SCHEMA_BYTES);
 }
 
 /// The series and the subjects' names of a stream that is one schema.

@@ -6,7 +6,7 @@ use super::Context;
 use super::mountinfo::{Mount, unescape};
 use super::probe::{Answer, Ask, Change, Probe};
 use super::roster::{Roster, Seen};
-use super::row::{Layout, Place, Row};
+use super::row::{Place, Row, Subjects};
 use crate::kfile::KFile;
 use crate::parse::{lines, number};
 use informant_wire::event::EventKind;
@@ -185,17 +185,18 @@ impl Filesystems {
         }
     }
 
-    /// Forgets who is gone; how many there are, and how many more could be.
-    pub fn prune(&mut self) -> (usize, usize) {
-        (self.mounts.prune(), self.over)
+    /// Forgets who is gone; how many more there could be.
+    pub fn prune(&mut self) -> usize {
+        self.mounts.prune();
+        self.over
     }
 
     /// Gives every file system its place.
-    pub(super) fn place(&mut self, layout: &mut Layout<'_>) {
+    pub(super) fn place(&mut self, out: &mut dyn Subjects) {
         for (_, member) in self.mounts.living_mut() {
             let labels = [("device", &*member.data.device), ("fstype", &*member.data.fstype)];
             let name = &member.data.mountpoint;
-            member.place = layout.add(SubjectKind::FILESYSTEM, name, &labels, member.incarnation, member.place);
+            member.place = out.add(SubjectKind::FILESYSTEM, name, &labels, member.incarnation, member.place);
         }
     }
 }

@@ -32,7 +32,7 @@ use informant_wire::metric::{SubjectKind, id};
 use informant_wire::sample;
 use informant_wire::schema::Subject;
 use nix::time::{ClockId, clock_gettime};
-use row::{Place, Row};
+use row::{Measure, Place, Row, Subjects};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -224,11 +224,12 @@ impl Sensors {
 
     /// Gives newcomers their places and forgets what is gone. The generation rises by one.
     pub fn reschema(&mut self) {
-        let (cpus, disks, interfaces) = (self.stat.cpus.prune(), self.disks.disks.prune(), self.net.interfaces.prune());
-        let (filesystems, filesystems_over) = self.filesystems.prune();
-        let (cgroups, cgroup_disks, cgroup_disks_over) = self.cgroups.prune();
+        self.stat.cpus.prune();
+        self.disks.disks.prune();
+        self.net.interfaces.prune();
+        let filesystems_over = self.filesystems.prune();
+        let cgroup_disks_over = self.cgroups.prune();
         // In the order of `SubjectKind::ALL`.
-        let counts = [1, cpus, disks, interfaces, filesystems, cgroups, cgroup_disks];
         let overflow = [
             0,
             self.stat.cpus.overflow(),
@@ -238,13 +239,18 @@ impl Sensors {
             0,
             cgroup_disks_over,
         ];
-        let mut layout = self.row.relayout(counts, overflow);
-        self.vm = layout.add(SubjectKind::VM, b"", &[], 0, self.vm);
-        self.stat.cpus.place(&mut layout);
-        self.disks.disks.place(&mut layout);
-        self.net.interfaces.place(&mut layout);
-        self.filesystems.place(&mut layout);
-        self.cgroups.place(&mut layout, &self.disks);
+        let mut place = |out: &mut dyn Subjects| {
+            self.vm = out.add(SubjectKind::VM, b"", &[], 0, self.vm);
+            self.stat.cpus.place(out);
+            self.disks.disks.place(out);
+            self.net.interfaces.place(out);
+            self.filesystems.place(out);
+            self.cgroups.place(out, &self.disks);
+        };
+        let mut measure = Measure::default();
+        place(&mut measure);
+        let mut layout = self.row.relayout(measure, overflow);
+        place(&mut layout);
         layout.finish(&mut self.events);
         self.is_relaid = true;
     }

@@ -2,7 +2,7 @@
 //!
 //! In a steady state nothing is allocated and each look-up is one comparison: it begins behind the one before.
 
-use super::row::{Layout, Place, Row};
+use super::row::{Place, Row, Subjects};
 use informant_wire::limits::MAX_SUBJECTS;
 use informant_wire::metric::SubjectKind;
 
@@ -174,19 +174,18 @@ impl<T> Roster<T> {
         self.overflow
     }
 
-    /// Forgets who is gone and puts the others in the order of the file. Returns how many there are.
-    pub fn prune(&mut self) -> usize {
+    /// Forgets who is gone and puts the others in the order of the file.
+    pub fn prune(&mut self) {
         self.members.retain(|member| !member.gone);
         self.members.sort_by_key(|member| member.position);
         self.members.shrink_to(self.members.len() * 2);
         self.gone = 0;
-        self.members.len()
     }
 
     /// Gives every member its place, under its name and without labels.
-    pub(super) fn place(&mut self, layout: &mut Layout<'_>) {
+    pub(super) fn place(&mut self, out: &mut dyn Subjects) {
         for member in &mut self.members {
-            member.place = layout.add(self.kind, &member.name, &[], member.incarnation, member.place);
+            member.place = out.add(self.kind, &member.name, &[], member.incarnation, member.place);
         }
     }
 }

@@ -3,13 +3,16 @@
 //! A metric that no subject of its kind ever had takes no place in the schema; when one turns up, a new schema is
 //! wanted. A value stays until its collector replaces it or says that it is absent.
 
+mod measure;
+
 use super::event::Events;
 use informant_wire::bits;
 use informant_wire::event::{EventKind, SchemaCut};
-use informant_wire::limits::{MAX_METRIC_RANGES, MAX_NAME, MAX_SERIES, MAX_SUBJECTS};
+use informant_wire::limits::{MAX_METRIC_RANGES, MAX_NAME};
 use informant_wire::metric::{MetricId, SubjectKind, TABLE};
 use informant_wire::sample;
-use informant_wire::schema::{CUT_ORDER, Label, MetricRange, Subject, shorten};
+use informant_wire::schema::{Label, MetricRange, Subject, shorten};
+pub(super) use measure::{Measure, Subjects};
 
 /// Ids are used as indices.
 const IDS: usize = {
@@ -193,9 +196,9 @@ impl Row {
         self.text.get(start..start + usize::from(text.length)).unwrap_or_default()
     }
 
-    /// Begins a new schema. `counts`: how many subjects of each kind will be added; `overflow`: how many more there
-    /// are that no collector keeps.
-    pub(super) fn relayout(&mut self, counts: [usize; KINDS], overflow: [usize; KINDS]) -> Layout<'_> {
+    /// Begins a new schema. `measure`: the subjects that will be added; `overflow`: how many more there are of each
+    /// kind that no collector keeps.
+    pub(super) fn relayout(&mut self, mut measure: Measure, overflow: [usize; KINDS]) -> Layout<'_> {
         let old_offsets = self.offsets.clone();
         let mut widths = [0_usize; KINDS];
         for kind in SubjectKind::ALL {
@@ -208,12 +211,13 @@ impl Row {
                 }
                 next += 1;
             }
+            measure.add_ranges(i, &ranges);
             if let (Some(to), Some(width)) = (self.ranges.get_mut(i), widths.get_mut(i)) {
                 *to = ranges;
                 *width = usize::from(next);
             }
         }
-        let (kept, mut dropped) = cut(counts, widths);
+        let (kept, mut dropped) = measure.cut(widths);
         for (more, width) in overflow.iter().zip(widths) {
             dropped += more * width;
         }
@@ -245,25 +249,6 @@ fn compact(kind: SubjectKind, offsets: &[u16; IDS]) -> heapless::Vec<MetricRange
     (0..u16::MAX).find_map(build).unwrap_or_default()
 }
 
-/// How many subjects of each kind stay, and how many series go; see [`CUT_ORDER`].
-fn cut(counts: [usize; KINDS], widths: [usize; KINDS]) -> ([usize; KINDS], usize) {
-    let mut kept = counts;
-    let mut dropped = 0;
-    let mut series: usize = counts.iter().zip(widths).map(|(n, width)| n * width).sum();
-    let mut subjects: usize = counts.iter().sum();
-    for kind in CUT_ORDER {
-        let i = usize::from(kind.0);
-        let (Some(count), Some(width)) = (kept.get_mut(i), widths.get(i)) else { continue };
-        let over_series = if *width == 0 { 0 } else { series.saturating_sub(MAX_SERIES).div_ceil(*width) };
-        let go = over_series.max(subjects.saturating_sub(MAX_SUBJECTS)).min(*count);
-        *count -= go;
-        subjects -= go;
-        series -= go * width;
-        dropped += go * width;
-    }
-    (kept, dropped)
-}
-
 /// Gives subjects their places in a new schema; values move with them.
 #[derive(Debug)]
 pub(super) struct Layout<'a> {
@@ -276,9 +261,8 @@ pub(super) struct Layout<'a> {
     next: usize,
 }
 
-impl Layout<'_> {
-    /// The place of the next subject; [`Place::NONE`] when it is cut. `old`: its place so far.
-    pub(super) fn add(
+impl Subjects for Layout<'_> {
+    fn add(
         &mut self,
         kind: SubjectKind,
         name: &[u8],
@@ -318,7 +302,9 @@ impl Layout<'_> {
         }
         place
     }
+}
 
+impl Layout<'_> {
     /// Tells of a cut that differs from the one before.
     pub(super) fn finish(self, events: &mut Events) {
         let row = self.row;
@@ -343,36 +329,27 @@ mod tests {
     use super::*;
     use informant_wire::metric::id;
 
-    #[test]
-    fn what_is_over_the_limit_is_cut_in_the_documented_order() {
-        let widths = [132, 10, 18, 20, 8, 79, 6];
-        let (kept, dropped) = cut([1, 8, 20, 10, 40, 64, 300], widths);
-        assert_eq!(kept, [1, 8, 20, 10, 21, 64, 0]);
-        assert_eq!(dropped, 300 * 6 + 19 * 8);
-        assert!(kept.iter().zip(widths).map(|(n, width)| n * width).sum::<usize>() <= MAX_SERIES);
-        // 5,000 CPUs alone: the last ones go, the VM stays.
-        let (kept, _) = cut([1, 5000, 0, 0, 0, 0, 0], widths);
-        assert_eq!(kept, [1, 586, 0, 0, 0, 0, 0]);
-        // Subjects have a limit of their own.
-        let (kept, dropped) = cut([1, 1, 0, 3000, 0, 0, 0], [1, 1, 0, 1, 0, 0, 0]);
-        assert_eq!((kept[3], dropped), (MAX_SUBJECTS - 2, 3000 - (MAX_SUBJECTS - 2)));
+    fn vm_only() -> Measure {
+        let mut measure = Measure::default();
+        measure.add(SubjectKind::VM, b"", &[], 0, Place::NONE);
+        measure
     }
 
     #[test]
     fn values_move_with_their_subject_and_new_metrics_ask_for_a_schema() {
         let mut row = Row::default();
-        let mut layout = row.relayout([1, 0, 0, 0, 0, 0, 0], [0; KINDS]);
+        let mut layout = row.relayout(vm_only(), [0; KINDS]);
         let vm = layout.add(SubjectKind::VM, b"", &[], 0, Place::NONE);
         layout.finish(&mut Events::default());
         assert!(!row.wants_schema());
         row.set(vm, id::FORKS, 7);
         assert!(row.wants_schema() && row.get(vm, id::FORKS).is_none());
-        let mut layout = row.relayout([1, 0, 0, 0, 0, 0, 0], [0; KINDS]);
+        let mut layout = row.relayout(vm_only(), [0; KINDS]);
         let vm = layout.add(SubjectKind::VM, b"", &[], 0, vm);
         layout.finish(&mut Events::default());
         row.set(vm, id::FORKS, 7);
         row.set(vm, id::LOAD1, 50);
-        let mut layout = row.relayout([1, 0, 0, 0, 0, 0, 0], [0; KINDS]);
+        let mut layout = row.relayout(vm_only(), [0; KINDS]);
         let vm = layout.add(SubjectKind::VM, b"", &[], 0, vm);
         layout.finish(&mut Events::default());
         assert_eq!((row.get(vm, id::FORKS), row.get(vm, id::LOAD1), row.generation()), (Some(7), None, 3));

@@ -1,6 +1,11 @@
 //! cgroup v2 files and the tree of cgroups, pitfalls I.
 
 use super::tree::Tree;
+use informant_guest::collect::{OwnFigures, probe};
+use informant_wire::event::{EventKind, SchemaCut};
+use informant_wire::limits::MAX_SCHEMA_BYTES;
+use informant_wire::metric::SubjectKind;
+use informant_wire::schema::{SchemaPart, SchemaReader, SchemaWriter};
 
 const ROOT: &str = "sys/fs/cgroup";
 
@@ -315,4 +320,41 @@ fn a_removed_cgroup_is_absent_and_a_new_one_is_there_with_the_next_line() {
     assert!(!lines[1].has("container_fs_reads_bytes_total"));
     lines[1]
         .check(&[("container_memory_usage_bytes{id=/a}", None), ("container_memory_usage_bytes{id=/b}", Some(6.0))]);
+}
+
+#[test]
+fn a_schema_of_long_names_and_many_disks_is_cut_to_the_bytes_that_a_host_takes() {
+    let tree = cgroups(&[]);
+    let io: String = (0..13).map(|i| format!("253:{i} rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n")).collect();
+    for i in 0..63 {
+        let name = format!("{i:02}-{}", "n".repeat(237));
+        tree.put(format!("{ROOT}/{name}/io.stat"), &io).put(format!("{ROOT}/{name}/memory.current"), "1\n");
+    }
+    let mut sensors = tree.sensors(true, std::sync::Arc::new(probe::statvfs));
+    for _ in 0..3 {
+        sensors.sample(&OwnFigures::default());
+        sensors.reschema();
+    }
+    let (mut writer, mut reader, mut out) = (SchemaWriter::new(3), SchemaReader::default(), vec![0; 4096]);
+    let (mut written, mut bytes) = (0, 0);
+    let total = sensors.subjects().count();
+    while written < total {
+        let (length, taken) = writer.part(&mut out, sensors.subjects().skip(written)).unwrap();
+        let body = &out[3..length];
+        reader.part(&SchemaPart::decode(body).unwrap(), body).unwrap();
+        (written, bytes) = (written + taken, bytes + body.len());
+    }
+    assert!(bytes <= MAX_SCHEMA_BYTES && bytes > MAX_SCHEMA_BYTES - 2048, "{bytes}");
+    let kind = |kind| sensors.subjects().filter(|subject| subject.kind == kind).count();
+    assert_eq!(kind(SubjectKind::CGROUP), 64, "the disks go first");
+    let cut = 63 * 13 - kind(SubjectKind::CGROUP_DISK);
+    assert!(cut > 0);
+    assert_eq!(sensors.series_dropped() as usize, cut * 6);
+    let mut told = None;
+    sensors.take_event(&mut |kind, body| {
+        if kind == EventKind::SCHEMA_CUT {
+            told = Some(postcard::from_bytes::<SchemaCut>(body).unwrap().dropped);
+        }
+    });
+    assert_eq!(told, Some(sensors.series_dropped()));
 }

@@ -2,7 +2,7 @@
 
 use super::super::diskstats::DeviceNumber;
 use super::super::row::{Place, Row};
-use crate::parse::{fields, number, pair};
+use crate::parse::{fields, lines, number, pair};
 use informant_wire::metric::{MetricId, SubjectKind, id};
 
 /// Devices of one cgroup.
@@ -41,20 +41,23 @@ impl Disks {
             disk.seen = false;
         }
         self.overflow = 0;
-        // The kernel may print several devices on one line: pairs belong to the one just before them.
-        let mut current = None;
-        let mut values = [None; KEYS.len()];
-        for field in fields(bytes) {
-            if let Some(device) = device_number(field) {
-                self.store(current.replace(device), std::mem::take(&mut values), row);
-            } else if let Some((key, value)) = pair(field)
-                && let Some(i) = KEYS.iter().position(|(known, _)| *known == key)
-                && let Some(slot) = values.get_mut(i)
-            {
-                *slot = number(value);
+        for line in lines(bytes) {
+            // The kernel may print several devices on one line: pairs belong to the one just before them, and behind
+            // a field that is not understood to nobody.
+            let mut current = None;
+            let mut values = [None; KEYS.len()];
+            for field in fields(line) {
+                if let Some((key, value)) = pair(field) {
+                    let known = KEYS.iter().position(|(known, _)| *known == key);
+                    if let Some(slot) = known.and_then(|i| values.get_mut(i)) {
+                        *slot = number(value);
+                    }
+                } else {
+                    self.store(std::mem::replace(&mut current, device_number(field)), std::mem::take(&mut values), row);
+                }
             }
+            self.store(current, values, row);
         }
-        self.store(current, values, row);
         for disk in self.disks.iter().filter(|disk| !disk.seen) {
             row.absent_all(disk.place, SubjectKind::CGROUP_DISK);
         }
@@ -91,10 +94,9 @@ impl Disks {
         }
     }
 
-    /// Forgets devices that the file does not list any more. Returns how many there are.
-    pub fn prune(&mut self) -> usize {
+    /// Forgets devices that the file does not list any more.
+    pub fn prune(&mut self) {
         self.disks.retain(|disk| disk.seen);
-        self.disks.len()
     }
 
     /// Every device.
@@ -111,6 +113,7 @@ fn device_number(field: &[u8]) -> Option<DeviceNumber> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::row::{Measure, Subjects};
     use super::*;
 
     fn devices(text: &[u8]) -> Vec<DeviceNumber> {
@@ -129,6 +132,31 @@ mod tests {
     fn decimals_and_unknown_keys_are_no_error() {
         assert_eq!(devices(b"254:0 rbytes=135 rios=61 cost.vrate=100.00 new=x\n8:1 cost.usage=5\n"), [(254, 0)]);
         assert_eq!(devices(b"x:1 rbytes=1\n:: rbytes=2\n4294967296:0 rbytes=1"), [(0, 0); 0]);
+    }
+
+    #[test]
+    fn values_behind_a_line_or_field_that_is_not_understood_belong_to_no_device() {
+        let stored = |text: &[u8]| {
+            let mut disks = Disks::default();
+            let mut row = Row::default();
+            // Twice: the first pass finds the devices, the second has places for their values.
+            disks.read(text, &mut row);
+            let place_all = |disks: &mut Disks, out: &mut dyn Subjects| {
+                for disk in disks.each_mut() {
+                    disk.place = out.add(SubjectKind::CGROUP_DISK, b"/a", &[], 0, disk.place);
+                }
+            };
+            let mut measure = Measure::default();
+            place_all(&mut disks, &mut measure);
+            place_all(&mut disks, &mut row.relayout(measure, Default::default()));
+            disks.read(text, &mut row);
+            let read = |disk: &DiskUse| (disk.device, row.get(disk.place, id::CGROUP_DISK_READ_BYTES));
+            disks.disks.iter().map(read).collect::<Vec<_>>()
+        };
+        assert_eq!(stored(b"254:0 rbytes=1\n:: rbytes=3"), [((254, 0), Some(1))]);
+        assert_eq!(stored(b"254:0 rbytes=1\nrbytes=3\n"), [((254, 0), Some(1))]);
+        assert_eq!(stored(b"254:0 rbytes=1 what rbytes=3 8:0 rbytes=4\n"), [((254, 0), Some(1)), ((8, 0), Some(4))]);
+        assert_eq!(stored(b"254:0\nrbytes=3\n"), []);
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod walk;
 use super::Context;
 use super::diskstats::Diskstats;
 use super::roster::Roster;
-use super::row::{Layout, Place, Row};
+use super::row::{Place, Row, Subjects};
 use crate::kfile::{Files, Slot};
 use files::{COLD, Cold, Figures, Hot};
 use informant_wire::metric::{SubjectKind, UNLIMITED, id};
@@ -151,25 +151,25 @@ impl Cgroups {
         }
     }
 
-    /// Forgets who is gone and counts cgroups, and their devices.
-    pub fn prune(&mut self) -> (usize, usize, usize) {
-        let count = self.groups.prune();
+    /// Forgets who is gone; how many more of their devices there are.
+    pub fn prune(&mut self) -> usize {
+        self.groups.prune();
         self.link();
-        let (mut disks, mut overflow) = (0, 0);
+        let mut overflow = 0;
         for (_, member) in self.groups.living_mut() {
-            disks += member.data.disks.prune();
+            member.data.disks.prune();
             overflow += member.data.disks.overflow;
         }
-        (count, disks, overflow)
+        overflow
     }
 
     /// Gives every cgroup its place, and then their devices.
-    pub(super) fn place(&mut self, layout: &mut Layout<'_>, names: &Diskstats) {
+    pub(super) fn place(&mut self, out: &mut dyn Subjects, names: &Diskstats) {
         for (_, member) in self.groups.living_mut() {
             // What its first reading found had no place to go to.
             member.data.is_new |= member.place == Place::NONE;
         }
-        self.groups.place(layout);
+        self.groups.place(out);
         for (_, member) in self.groups.living_mut() {
             for disk in member.data.disks.each_mut() {
                 let (major, minor) = disk.device;
@@ -182,8 +182,7 @@ impl Cgroups {
                     }
                 };
                 let labels = [("device", device)];
-                disk.place =
-                    layout.add(SubjectKind::CGROUP_DISK, &member.name, &labels, member.incarnation, disk.place);
+                disk.place = out.add(SubjectKind::CGROUP_DISK, &member.name, &labels, member.incarnation, disk.place);
             }
         }
     }
