@@ -81,6 +81,16 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
 }
 
+impl Config {
+    /// Whether another one reaches the same VM in the same way: only what readers see of it may differ.
+    #[must_use]
+    pub fn is_same_link(&self, other: &Self) -> bool {
+        let Self { address, dial, trust, socket_mode, socket_owner, labels: _ } = self;
+        let theirs = (&other.address, &other.dial, &other.trust, &other.socket_mode, &other.socket_owner);
+        (address, dial, trust, socket_mode, socket_owner) == theirs
+    }
+}
+
 /// What is wrong with an `instance.toml`, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -219,34 +229,16 @@ fn shown(key: &str) -> String {
     key.chars().take(40).flat_map(char::escape_debug).collect()
 }
 
-/// The existing key that is at most two edits away.
+/// The existing key that is at most two edits away; two letters that changed places are one.
 fn nearest(key: &str) -> Option<&'static str> {
     if key.len() > MAX_NAME {
         return None;
     }
     KEYS.into_iter()
-        .map(|known| (edits(key, known), known))
+        .map(|known| (strsim::osa_distance(key, known), known))
         .filter(|(edits, _)| *edits <= 2)
         .min()
         .map(|(_, known)| known)
-}
-
-/// Edits (insert, delete, replace) from one text to another.
-fn edits(from: &str, to: &str) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.bytes().enumerate() {
-        let mut left = i + 1;
-        let mut diagonal = i;
-        for (slot, b) in row.iter_mut().skip(1).zip(to.bytes()) {
-            let here = (diagonal + usize::from(a != b)).min(left + 1).min(*slot + 1);
-            diagonal = std::mem::replace(slot, here);
-            left = here;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -275,6 +267,7 @@ mod tests {
     fn one_line_that_says_what_to_do() {
         let wrong = [
             ("udz = '/a/b'", "unknown key `udz`: did you mean `uds`?"),
+            ("usd = '/a/b'", "unknown key `usd`: did you mean `uds`?"),
             ("uds = '/a/b'\nsocket_mod = 3", "unknown key `socket_mod`: did you mean `socket_mode`?"),
             ("uds = '/a/b'\nbanana = 3", "unknown key `banana`"),
             ("uds = '/a/b'\n\"\\u001b[2J\" = 3", "unknown key `\\u{1b}[2J`"),
