@@ -10,7 +10,7 @@ use crate::transport::unix::{self, Access, Listener};
 use crate::transport::{hybrid, vsock};
 use informant_wire::hello::{Refused, RefusedCode};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
@@ -22,18 +22,50 @@ const AGAIN: Duration = Duration::from_millis(500);
 const DIAL_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 /// Deadline of a dial: over the 2 s that the kernel and VMMs take.
 const DIAL_DEADLINE: Duration = Duration::from_secs(4);
-/// Connections in a row after which others get their turn.
+/// Between looks whether the socket's file is still the one that was bound.
+const IN_PLACE_EVERY: Duration = Duration::from_secs(2);
+/// Connections over the budget that are taken in a row, and the pause after them. What waits meanwhile is in the
+/// backlog, of which a root's agent behind an unprivileged storm gets to the front within seconds.
 const BURST: u32 = 32;
+/// See [`BURST`].
+const STORM_PAUSE: Duration = Duration::from_millis(50);
+/// The same where other VMs wait too: they must not.
+const VSOCK_PAUSE: Duration = Duration::from_millis(10);
+/// A guest's port below this needs root there.
+const PRIVILEGED: u32 = 1024;
+
+/// The first attempt to bind, for [`run`]: at once, so that agents that are told to come again find it.
+pub(super) fn first_listener(shared: &Shared, config: &Config) -> Option<Listener> {
+    unix::listen(&listen_path(shared, config)?, &access(config)).ok()
+}
+
+/// Where it listens, if at a socket of its own.
+pub(super) fn listen_path(shared: &Shared, config: &Config) -> Option<PathBuf> {
+    match (&config.address, config.dial) {
+        (Address::Uds(uds), None) => Some(hybrid::listen_path(uds, shared.port)),
+        (Address::Unix(path), None) => Some(path.clone()),
+        (Address::Cid(_), _) | (_, Some(_)) => None,
+    }
+}
+
+fn access(config: &Config) -> Access {
+    Access { mode: config.socket_mode, owner: config.socket_owner.clone() }
+}
 
 /// Serves one instance until `stop` says so.
-pub(super) async fn run(shared: Arc<Shared>, slot: Arc<Slot>, config: Config, mut stop: watch::Receiver<bool>) {
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    config: Config,
+    first: Option<Listener>,
+    mut stop: watch::Receiver<bool>,
+) {
     let work = async {
-        match (&config.address, config.dial) {
+        match (listen_path(&shared, &config), config.dial) {
             (_, Some(port)) => dial(&shared, &slot, &config, port).await,
-            (Address::Uds(uds), None) => listen(&shared, &slot, &config, &hybrid::listen_path(uds, shared.port)).await,
-            (Address::Unix(path), None) => listen(&shared, &slot, &config, path).await,
+            (Some(path), None) => listen(&shared, &slot, &config, &path, first).await,
             // The listener for all CIDs brings the connections.
-            (Address::Cid(_), None) => std::future::pending().await,
+            (None, None) => std::future::pending().await,
         }
     };
     tokio::select! {
@@ -46,19 +78,40 @@ fn set_link(shared: &Shared, slot: &Arc<Slot>, state: Link, detail: Option<Strin
     slot.with(shared, |core| core.instance.set_link(state, detail, shared.now()));
 }
 
-async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path) {
-    let listener = bind(shared, slot, config, path).await;
-    set_link(shared, slot, Link::Listening, None);
+async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path, mut first: Option<Listener>) {
+    loop {
+        let listener = match first.take() {
+            Some(listener) => listener,
+            None => bind(shared, slot, config, path).await,
+        };
+        set_link(shared, slot, Link::Listening, None);
+        tokio::select! {
+            () = accept(shared, slot, &listener) => {}
+            () = replaced(&listener) => {}
+        }
+        let what = format!("the socket {} was removed or replaced: binds it again", path.display());
+        slot.say(shared, tracing::Level::WARN, format_args!("{what}"));
+        set_link(shared, slot, Link::Waiting, Some(what));
+    }
+}
+
+/// Returns when the file of the socket is another one or gone: the directory of a VM is made anew at its restart.
+async fn replaced(listener: &Listener) {
+    while listener.is_in_place() {
+        tokio::time::sleep(IN_PLACE_EVERY).await;
+    }
+}
+
+async fn accept(shared: &Arc<Shared>, slot: &Arc<Slot>, listener: &Listener) {
     let mut burst = 0;
     loop {
         match listener.socket.accept().await {
             Ok((stream, _)) => {
+                burst = if is_in_budget(shared, slot) { 0 } else { burst + 1 };
                 tokio::spawn(serve(Arc::clone(shared), Arc::clone(slot), stream, None));
-                burst += 1;
                 if burst >= BURST {
                     burst = 0;
-                    // A guest that connects without end pays with its own time.
-                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    tokio::time::sleep(STORM_PAUSE).await;
                 }
             }
             Err(error) => {
@@ -69,14 +122,29 @@ async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &
     }
 }
 
+/// Whether the instance may have one more connection now.
+fn is_in_budget(shared: &Shared, slot: &Arc<Slot>) -> bool {
+    let now = shared.now();
+    let fits = slot.with(shared, |core| {
+        let fits = core.budget.connection(now);
+        core.instance.counters.throttled += u64::from(!fits);
+        fits
+    });
+    if !fits {
+        slot.say(shared, tracing::Level::WARN, format_args!("too many connections: they are taken slowly"));
+    }
+    fits
+}
+
 /// Binds, however long that takes: the directory may come later, and an error may be mended.
 async fn bind(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path) -> Listener {
-    let access = Access { mode: config.socket_mode, owner: config.socket_owner.clone() };
+    let access = access(config);
     let mut said = None;
+    let mut reported = None;
     loop {
         match unix::listen(path, &access) {
             Ok(listener) => {
-                slot.with(shared, |core| core.config_error = None);
+                report(shared, slot, &mut reported, None);
                 return listener;
             }
             Err(error) => {
@@ -87,11 +155,9 @@ async fn bind(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Pa
                 } else {
                     format!("cannot listen at {}: {error}", path.display())
                 };
+                report(shared, slot, &mut reported, (!no_directory).then(|| what.clone()));
                 if said.as_ref() != Some(&what) {
                     slot.say(shared, tracing::Level::WARN, format_args!("{what}"));
-                    if !no_directory {
-                        slot.with(shared, |core| core.config_error = Some(what.clone()));
-                    }
                     let state = if no_directory { Link::Waiting } else { Link::Off };
                     set_link(shared, slot, state, Some(what.clone()));
                     said = Some(what);
@@ -99,6 +165,15 @@ async fn bind(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Pa
                 tokio::time::sleep(AGAIN).await;
             }
         }
+    }
+}
+
+/// Puts `error` in the place of what was reported before. What is wrong with a later instance.toml stays.
+fn report(shared: &Shared, slot: &Arc<Slot>, reported: &mut Option<String>, error: Option<String>) {
+    let current = slot.look(|core| core.config_error.clone());
+    if current != error && (current.is_none() || current == *reported) {
+        slot.report(shared, error.clone());
+        *reported = error;
     }
 }
 
@@ -148,14 +223,29 @@ pub(super) async fn run_vsock(shared: Arc<Shared>) {
         tokio::time::sleep(AGAIN).await;
     };
     tracing::info!("listens at vsock port {}", shared.port);
+    let mut burst = 0;
     loop {
         match vsock::accept(&listener).await {
-            Ok((stream, cid, port)) => match shared.by_cid(cid) {
-                Some(slot) => {
-                    tokio::spawn(serve(Arc::clone(&shared), slot, stream, Some(port)));
+            Ok((stream, cid, port)) => {
+                let over = match shared.by_cid(cid) {
+                    Some(slot) => {
+                        let over = !is_in_budget(&shared, &slot);
+                        if port < PRIVILEGED || !over {
+                            tokio::spawn(serve(Arc::clone(&shared), slot, stream, Some(port)));
+                        }
+                        over
+                    }
+                    None => {
+                        refuse_stranger(&stream, cid);
+                        true
+                    }
+                };
+                burst += u32::from(over);
+                if burst >= BURST {
+                    burst = 0;
+                    tokio::time::sleep(VSOCK_PAUSE).await;
                 }
-                None => refuse_stranger(&stream, cid),
-            },
+            }
             Err(error) => {
                 tracing::warn!("cannot accept at vsock port {}: {error}", shared.port);
                 tokio::time::sleep(AGAIN).await;

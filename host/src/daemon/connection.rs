@@ -11,7 +11,7 @@ use informant_wire::frame::{EncodeError, encode, kind};
 use informant_wire::hello::{Refused, RefusedCode, Role, Welcome};
 use informant_wire::host_to_guest::{Bye, ByeReason};
 use informant_wire::id::{BootId, Challenge, Nonce, SessionId};
-use informant_wire::limits::{DEAD_AFTER_S, MAX_HOST_FRAME, MAX_SESSIONS};
+use informant_wire::limits::{DEAD_AFTER_S, MAX_HOST_FRAME};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -28,10 +28,7 @@ use tokio::time::{Instant, sleep_until};
 const READ: usize = 64 * 1024;
 /// Bytes that may wait for a guest that does not read. Acks are left out beyond; they repeat what they say.
 const MAX_OUT: usize = 4 * MAX_HOST_FRAME;
-/// Connections of an instance that may stand without a Hello.
-const MAX_GREETING: usize = MAX_SESSIONS;
-
-/// How long: longer than a slow boot. A host that closes (or sends) while the guest's driver is down stops
+/// How long a silent guest's connection stays open: longer than a slow boot. A host that closes (or sends) while the guest's driver is down stops
 /// vhost-device-vsock 0.3 for good.
 const PARKED: Duration = Duration::from_secs(60);
 
@@ -69,20 +66,9 @@ enum Pumped {
 /// Serves a connection until it is over. `peer_port`: of an AF_VSOCK peer.
 pub(super) async fn serve(shared: Arc<Shared>, slot: Arc<Slot>, stream: UnixStream, peer_port: Option<u32>) {
     let now = shared.now();
-    let welcome = slot.with(&shared, |core| {
-        core.instance.counters.connections += 1;
-        let welcome = core.budget.connection(now) && core.greeting < MAX_GREETING;
-        core.greeting += usize::from(welcome);
-        core.instance.counters.throttled += u64::from(!welcome);
-        welcome
-    });
-    if !welcome {
-        slot.say(&shared, tracing::Level::WARN, format_args!("too many connections: one was closed at once"));
-        return;
-    }
+    slot.with(&shared, |core| core.instance.counters.connections += 1);
     let (mut session, mut challenge) = ([0; 8], [0; 16]);
     if let Err(error) = getrandom::fill(&mut session).and_then(|()| getrandom::fill(&mut challenge)) {
-        slot.with(&shared, |core| core.greeting -= 1);
         slot.say(&shared, tracing::Level::WARN, format_args!("no random numbers: {error}; a connection was closed"));
         return;
     }
@@ -101,6 +87,8 @@ pub(super) async fn serve(shared: Arc<Shared>, slot: Arc<Slot>, stream: UnixStre
         greeting: true,
         identity: None,
     };
+    let (id, wake) = (connection.id, Arc::clone(&connection.wake));
+    connection.slot.with(&connection.shared, |core| core.greet(id, wake));
     let ending = connection.run().await;
     connection.close(&ending);
     if ending == Ending::Silent {
@@ -313,7 +301,7 @@ impl Connection {
         let now = self.shared.now();
         let (id, wake, challenge, port) = (self.id, Arc::clone(&self.wake), self.challenge, self.peer_port);
         let (admission, standing) = self.slot.with(&self.shared, |core| {
-            core.greeting -= 1;
+            core.greeted(id);
             let standing = core.standing(facts, port);
             let admission = core.instance.hello(id, facts, standing, now);
             if matches!(admission, Admission::Open { .. }) {
@@ -392,7 +380,7 @@ impl Connection {
         }
         let (id, greeting) = (self.id, self.greeting);
         self.slot.with(&self.shared, |core| {
-            core.greeting -= usize::from(greeting);
+            core.greeted(id);
             core.leave(id);
             core.instance.closed(id, ending, now);
         });

@@ -7,16 +7,20 @@ use super::slot::Slot;
 use crate::config::{self, Address, Config};
 use crate::publish::status::Link;
 use crate::publish::status_file;
+use crate::transport::unix;
 use informant_wire::host_to_guest::ByeReason;
+use nix::fcntl::OFlag;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 
 /// Longest time from one look to the next, when inotify says nothing and a look is cheap.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
@@ -39,34 +43,77 @@ struct Stamp {
 struct Entry {
     slot: Arc<Slot>,
     stamp: Stamp,
+    /// What is in force: the last that was right.
     config: Option<Config>,
+    places: Vec<Place>,
+    /// What is wrong with the file as it is now.
+    error: Option<String>,
     /// Its address belongs to another instance.
     duplicate: bool,
     stop: watch::Sender<bool>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Entry {
+    /// Ends the task that listens or dials; its socket is free then.
+    async fn stop(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(task) = self.task.take() {
+            let _panicked = task.await;
+        }
+    }
+}
+
+/// What one instance can have, and no other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    Cid(u32),
+    Socket(PathBuf),
+}
+
+fn places(shared: &Shared, config: &Config) -> Vec<Place> {
+    let address = match &config.address {
+        Address::Cid(cid) => Place::Cid(*cid),
+        Address::Uds(path) | Address::Unix(path) => Place::Socket(unix::resolved(path)),
+    };
+    let listens = accept::listen_path(shared, config).map(|path| Place::Socket(unix::resolved(&path)));
+    std::iter::once(address).chain(listens).collect()
 }
 
 /// What is known of the folders.
 #[derive(Debug, Default)]
 struct Known {
     entries: BTreeMap<String, Entry>,
-    /// Which instance has an address.
-    holders: HashMap<Address, String>,
+    /// Which instance has a place.
+    holders: HashMap<Place, String>,
+    /// Folders with an instance.toml whose names no instance can have.
+    misnamed: HashSet<OsString>,
 }
 
 impl Known {
     fn insert(&mut self, name: &str, entry: Entry) {
-        if let Some(config) = &entry.config {
-            self.holders.insert(config.address.clone(), name.into());
+        for place in &entry.places {
+            self.holders.insert(place.clone(), name.into());
         }
         self.entries.insert(name.into(), entry);
     }
 
     fn remove(&mut self, name: &str) -> Option<Entry> {
         let entry = self.entries.remove(name)?;
-        if let Some(config) = &entry.config {
-            self.holders.remove(&config.address);
+        for place in &entry.places {
+            self.holders.remove(place);
         }
         Some(entry)
+    }
+
+    /// Why an instance cannot have these places.
+    fn conflict(&self, shared: &Shared, name: &str, places: &[Place]) -> Option<String> {
+        let api = shared.dir.join("informant.sock");
+        if places.iter().any(|place| matches!(place, Place::Socket(path) if *path == api)) {
+            return Some(format!("{} is the daemon's own socket: every VM has its own", api.display()));
+        }
+        let other = places.iter().filter_map(|place| self.holders.get(place)).find(|other| *other != name)?;
+        Some(format!("\"{other}\" has the same address: every VM has its own"))
     }
 }
 
@@ -116,23 +163,40 @@ fn watch_in_thread(dir: &Path, changed: Arc<Notify>) -> io::Result<Arc<Inotify>>
 
 async fn look(shared: &Arc<Shared>, known: &mut Known, watcher: Option<&Inotify>) -> io::Result<()> {
     let mut seen = HashSet::new();
+    let mut misnamed = HashSet::new();
     for (count, folder) in std::fs::read_dir(&shared.dir)?.enumerate() {
         if count % BURST == BURST - 1 {
             tokio::task::yield_now().await;
         }
         let folder = folder?;
-        let Ok(name) = folder.file_name().into_string() else { continue };
-        if !config::is_instance_name(&name) || !folder.file_type().is_ok_and(|kind| kind.is_dir()) {
+        if !folder.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        if look_at(shared, known, &name, watcher) {
+        let name = match folder.file_name().into_string() {
+            Ok(name) if config::is_instance_name(&name) => name,
+            Ok(name) if name.starts_with('.') => continue,
+            Ok(name) => {
+                misnamed.insert(name.into());
+                continue;
+            }
+            Err(name) => {
+                misnamed.insert(name);
+                continue;
+            }
+        };
+        if look_at(shared, known, &name, watcher).await {
             seen.insert(name);
         }
     }
+    misnamed.retain(|name| shared.dir.join(name).join("instance.toml").exists());
+    for name in misnamed.difference(&known.misnamed) {
+        tracing::warn!("the folder {name:?} is left alone: an instance's name is 1 to 64 of A-Z a-z 0-9 . _ -");
+    }
+    known.misnamed = misnamed;
     let gone: Vec<String> = known.entries.keys().filter(|name| !seen.contains(*name)).cloned().collect();
     for name in gone {
-        if let Some(entry) = known.remove(&name) {
-            entry.stop.send_replace(true);
+        if let Some(mut entry) = known.remove(&name) {
+            entry.stop().await;
             entry.slot.with(shared, |core| {
                 core.removed = true;
                 core.instance.end_all(ByeReason::REMOVED);
@@ -151,7 +215,7 @@ async fn look(shared: &Arc<Shared>, known: &mut Known, watcher: Option<&Inotify>
 
 /// Whether the folder is an instance. One without instance.toml is none: it is being made, or being removed, and then
 /// nothing may be written into it.
-fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watcher: Option<&Inotify>) -> bool {
+async fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watcher: Option<&Inotify>) -> bool {
     let folder = shared.dir.join(name);
     let file = folder.join("instance.toml");
     let Some(stamp) = stamp(&file) else { return false };
@@ -168,31 +232,55 @@ fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watcher: Option<
         let _looked_at_anyway = watcher.add_watch(&file, flags);
     }
     let read = read(&file);
-    let holder = read.as_ref().ok().and_then(|config| known.holders.get(&config.address));
-    let other = holder.filter(|other| *other != name);
-    let duplicate = other.is_some();
-    let read = match other {
-        Some(other) => Err(format!("{} has the same address: every VM has its own", other)),
-        None => read,
-    };
-    let (slot, before) = match known.remove(name) {
-        Some(mut entry) => {
-            if entry.config.as_ref() == read.as_ref().ok() && read.is_ok() {
-                entry.stamp = stamp;
-                known.insert(name, entry);
-                return true;
-            }
-            entry.stop.send_replace(true);
-            (entry.slot, entry.config)
-        }
-        None => (add(shared, name, &folder), None),
-    };
-    apply(shared, &slot, before.as_ref(), &read);
-    let (stop, stopped) = watch::channel(false);
-    if let Ok(config) = &read {
-        tokio::spawn(accept::run(Arc::clone(shared), Arc::clone(&slot), config.clone(), stopped));
+    let places = read.as_ref().map(|config| places(shared, config)).unwrap_or_default();
+    let conflict = known.conflict(shared, name, &places);
+    let duplicate = conflict.is_some();
+    let read = conflict.map_or(read, Err);
+    let error = read.as_ref().err().cloned();
+    let before = known.remove(name);
+    if let Some(error) =
+        error.as_ref().filter(|error| before.as_ref().and_then(|entry| entry.error.as_ref()) != Some(*error))
+    {
+        tracing::warn!("{name}: instance.toml: {error}");
     }
-    known.insert(name, Entry { slot, stamp, config: read.ok(), duplicate, stop });
+    let entry = match (before, read) {
+        // What was right stays in force: a slip of the editor ends no session.
+        (Some(entry), Err(_)) => {
+            if entry.error != error {
+                entry.slot.report(shared, error.clone());
+            }
+            Entry { stamp, error, duplicate, ..entry }
+        }
+        (Some(mut entry), Ok(config)) if entry.config.as_ref().is_some_and(|before| before.is_same_link(&config)) => {
+            let mended = entry.error.is_some();
+            let config_error = entry.slot.with(shared, |core| {
+                core.config = Some(config.clone());
+                core.config_error.take().filter(|_| !mended)
+            });
+            entry.slot.report(shared, config_error);
+            entry.config = Some(config);
+            Entry { stamp, error, duplicate, ..entry }
+        }
+        (before, read) => {
+            let (slot, before) = match before {
+                Some(mut entry) => {
+                    entry.stop().await;
+                    (entry.slot, entry.config)
+                }
+                None => (add(shared, name, &folder), None),
+            };
+            let (stop, stopped) = watch::channel(false);
+            // First the new socket, then the end of the sessions: their agents come again at once.
+            let listener = read.as_ref().ok().and_then(|config| accept::first_listener(shared, config));
+            apply(shared, &slot, before.as_ref(), &read);
+            let task = read.as_ref().ok().map(|config| {
+                tokio::spawn(accept::run(Arc::clone(shared), Arc::clone(&slot), config.clone(), listener, stopped))
+            });
+            let places = if error.is_none() { places } else { Vec::new() };
+            Entry { slot, stamp, config: read.ok(), places, error, duplicate, stop, task }
+        }
+    };
+    known.insert(name, entry);
     true
 }
 
@@ -207,9 +295,6 @@ fn add(shared: &Arc<Shared>, name: &str, folder: &Path) -> Arc<Slot> {
 
 /// Puts a new configuration, or what is wrong with it, into force: the sessions begin anew.
 fn apply(shared: &Arc<Shared>, slot: &Arc<Slot>, before: Option<&Config>, read: &Result<Config, String>) {
-    if let Err(error) = read {
-        slot.say(shared, tracing::Level::WARN, format_args!("instance.toml: {error}"));
-    }
     slot.with(shared, |core| {
         core.instance.end_all(ByeReason::MOVED);
         let moved = matches!((before, read), (Some(before), Ok(now)) if before.address != now.address);
@@ -232,14 +317,26 @@ fn stamp(file: &Path) -> Option<Stamp> {
     Some(Stamp { modified: meta.modified().ok(), length: meta.len(), inode: meta.ino() })
 }
 
+/// Neither waits nor touches anything but a file: a FIFO or a device would stop the daemon.
 fn read(file: &Path) -> Result<Config, String> {
+    const NO_FILE: &str = "is not a regular file";
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => "the file is gone".into(),
+        _ => format!("cannot be read: {error}"),
+    };
+    if !std::fs::metadata(file).map_err(failed)?.is_file() {
+        return Err(NO_FILE.into());
+    }
+    // Between the two it may have become something else.
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+    let file = File::options().read(true).custom_flags(flags).open(file).map_err(failed)?;
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Err(NO_FILE.into());
+    }
     let mut text = String::new();
-    let read = File::open(file).and_then(|file| file.take(config::MAX_BYTES + 1).read_to_string(&mut text));
-    match read {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err("the file is gone".into()),
-        Err(error) => return Err(format!("cannot be read: {error}")),
-        Ok(length) if length as u64 > config::MAX_BYTES => return Err("over 64 KiB".into()),
-        Ok(_) => {}
+    let length = file.take(config::MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    if length as u64 > config::MAX_BYTES {
+        return Err("over 64 KiB".into());
     }
     config::parse(&text).map_err(|error| error.to_string())
 }

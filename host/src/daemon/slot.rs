@@ -5,6 +5,7 @@ use super::shared::{Change, Shared, lock};
 use super::writer::Job;
 use crate::config::{Address, Config, Trust};
 use crate::model::budget::{Bucket, Budget};
+use crate::model::cursors::Rank;
 use crate::model::instance::{Facts, Instance, Note, Order, Standing};
 use crate::model::{Now, SECOND_US};
 use crate::publish::event;
@@ -13,8 +14,10 @@ use crate::publish::snapshot::Snapshot;
 use crate::publish::status::{Agent, Guest, SCHEMA, Stamp, State, Status, Transport};
 use informant_wire::event::Event;
 use informant_wire::hello::PeerKind;
+use informant_wire::host_to_guest::ByeReason;
 use informant_wire::id::{Challenge, SessionId};
-use std::collections::HashMap;
+use informant_wire::limits::MAX_SESSIONS;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -22,6 +25,8 @@ use tokio::sync::{Notify, watch};
 
 /// Bytes of event lines that may wait for the writer; beyond, reading from the instance is paused.
 const MAX_WAITING_LINES: usize = 256 * 1024;
+/// Connections of an instance that may stand without a Hello.
+const MAX_GREETING: usize = MAX_SESSIONS;
 /// Notes of the daemon itself that may wait for the log to be read back.
 const MAX_WAITING_NOTES: usize = 16;
 
@@ -33,7 +38,7 @@ pub(super) struct Wake {
 }
 
 impl Wake {
-    fn order(&self, order: Order) {
+    pub(super) fn order(&self, order: Order) {
         lock(&self.orders).push(order);
         self.notify.notify_one();
     }
@@ -56,8 +61,8 @@ pub(super) struct Core {
     pub(super) config_error: Option<String>,
     pub(super) instance: Instance,
     pub(super) budget: Budget,
-    /// Connections that have not said Hello.
-    pub(super) greeting: usize,
+    /// Connections that have not said Hello, the oldest first.
+    pub(super) greeting: VecDeque<(SessionId, Arc<Wake>)>,
     /// A connection whose session ended in silence is still open.
     pub(super) parked: bool,
     /// Goes up with every change that a reader may see.
@@ -104,7 +109,7 @@ impl Slot {
                 config_error: None,
                 instance: Instance::default(),
                 budget: Budget::new(now),
-                greeting: 0,
+                greeting: VecDeque::new(),
                 parked: false,
                 revision: 0,
                 write_at_us: 0,
@@ -146,6 +151,15 @@ impl Slot {
             shared.publish_soon(self);
         }
         result
+    }
+
+    /// Says on the instance what is wrong with its configuration, or that nothing is; its sessions go on.
+    pub(super) fn report(self: &Arc<Self>, shared: &Shared, error: Option<String>) {
+        self.with(shared, |core| {
+            let link = core.instance.link.clone();
+            core.instance.reconfigured(link.state, link.detail, shared.now());
+            core.config_error = error;
+        });
     }
 
     /// Looks, and changes nothing.
@@ -239,6 +253,21 @@ impl Slot {
 }
 
 impl Core {
+    /// A connection came. Honest ones say Hello at once: the oldest that has not makes way when there are too many.
+    pub(super) fn greet(&mut self, session: SessionId, wake: Arc<Wake>) {
+        if self.greeting.len() >= MAX_GREETING
+            && let Some((_, oldest)) = self.greeting.pop_front()
+        {
+            oldest.order(Order::End(ByeReason::PROTOCOL));
+        }
+        self.greeting.push_back((session, wake));
+    }
+
+    /// It said Hello, or is over.
+    pub(super) fn greeted(&mut self, session: SessionId) {
+        self.greeting.retain(|(other, _)| *other != session);
+    }
+
     /// A session begins.
     pub(super) fn enter(&mut self, session: SessionId, wake: Arc<Wake>, challenge: Challenge) {
         self.live.insert(session, Live { wake, challenge });
@@ -271,13 +300,12 @@ impl Core {
 
     /// An event came: takes it to the log unless it is there.
     pub(super) fn event(&mut self, shared: &Shared, slot: &Slot, session: SessionId, event: &Event<'_>, now: Now) {
-        self.budget.event(now);
         let Some(last_id) = self.last_id else { return };
-        let Some((facts, proven)) = self.instance.event(session, event) else { return };
+        let Some((facts, rank)) = self.instance.event(session, event, &mut self.budget, now) else { return };
         let id = last_id + 1;
-        let line = event::from_guest(id, now.wall_ms, facts, proven, event);
+        let line = event::from_guest(id, now.wall_ms, facts, rank == Rank::Proven, event);
         self.last_id = Some(id);
-        self.batch.push_event(&line, facts.boot, facts.stream, event.sequence);
+        self.batch.push_event(&line, facts.boot, facts.stream, rank, event.sequence);
         if shared.changes.receiver_count() > 0 {
             let _nobody_watches = shared.changes.send(Change::Event(Arc::clone(&slot.name), Arc::new(line)));
         }

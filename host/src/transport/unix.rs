@@ -1,16 +1,19 @@
 //! Unix sockets: binding over a stale file, permissions, paths longer than a socket address holds.
 //!
-//! Only for the holder of `DIR/.lock`: a file at the path of a socket of ours belongs to a daemon that is gone.
+//! Only for the holder of `DIR/.lock`: a dead socket at the path of one of ours belongs to a daemon that is gone. A live
+//! one is somebody's, and stays.
 
 use crate::config::Owner;
+use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use nix::sys::stat::{Mode, SFlag, fstat, umask};
 use nix::unistd::{Gid, Group, Uid, User, fchownat, geteuid};
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use tokio::net::{UnixListener, UnixStream};
 
 /// Bytes of a path that fit a socket address, its end included (`sun_path`).
@@ -30,6 +33,12 @@ impl Listener {
     pub fn into_parts(self) -> (UnixListener, SocketFile) {
         (self.socket, self.file)
     }
+
+    /// Whether who connects to the path still comes here: its directory may have been made anew.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.file.is_in_place()
+    }
 }
 
 /// The file of a socket; removed when this is dropped, unless somebody has put another there.
@@ -40,10 +49,16 @@ pub struct SocketFile {
     id: (u64, u64),
 }
 
+impl SocketFile {
+    /// The number of the inode is not given to another file while the socket is open: the kernel holds the inode.
+    fn is_in_place(&self) -> bool {
+        std::fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id)
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.id);
-        if ours {
+        if self.is_in_place() {
             let _gone_already = std::fs::remove_file(&self.path);
         }
     }
@@ -58,11 +73,17 @@ pub struct Access {
     pub owner: Option<Owner>,
 }
 
-/// Binds and listens. Replaces a socket file that is there; anything else there is an error. The backlog is the
+/// Binds and listens. Replaces the file of a dead socket; anything else there is an error. The backlog is the
 /// system's largest: a full one stops a whole VM's vsock on some VMMs.
 pub fn listen(path: &Path, access: &Access) -> io::Result<Listener> {
     match std::fs::symlink_metadata(path) {
-        Ok(meta) if meta.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(meta) if meta.file_type().is_socket() => {
+            if is_held(path)? {
+                let what = "another process listens there (or another instance, through a link)";
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, what));
+            }
+            std::fs::remove_file(path)?;
+        }
         Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket is there")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -80,6 +101,43 @@ pub fn listen(path: &Path, access: &Access) -> io::Result<Listener> {
     bound.set_nonblocking(true)?;
     let file = SocketFile { path: path.into(), id: (meta.dev(), meta.ino()) };
     Ok(Listener { socket: UnixListener::from_std(bound)?, file })
+}
+
+/// Whether a process holds the socket whose file this is. Asks with a socket of a type that streams refuse, so that no
+/// connection is made; unlike `/proc/net/unix` it sees through links, jails and network namespaces.
+fn is_held(path: &Path) -> io::Result<bool> {
+    let (address, _directory) = short(path)?;
+    let probe =
+        socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK, None)?;
+    match nix::sys::socket::connect(probe.as_raw_fd(), &UnixAddr::new(&address)?) {
+        Ok(()) | Err(Errno::EPROTOTYPE) => Ok(true),
+        Err(Errno::ECONNREFUSED | Errno::ENOENT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The path by which the file of a socket is one and the same: without links and dots in its directory, as far as that
+/// is there.
+#[must_use]
+pub fn resolved(path: &Path) -> PathBuf {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return path.into() };
+    if let Ok(parent) = parent.canonicalize() {
+        return parent.join(name);
+    }
+    let mut plain = PathBuf::new();
+    for part in parent.components() {
+        match part {
+            Component::ParentDir => {
+                plain.pop();
+            }
+            part => plain.push(part),
+        }
+    }
+    let real = plain.ancestors().find_map(|there| {
+        let rest = plain.strip_prefix(there).ok()?;
+        Some(there.canonicalize().ok()?.join(rest))
+    });
+    real.unwrap_or(plain).join(name)
 }
 
 /// Connects. The caller has the deadline.

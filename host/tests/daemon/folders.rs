@@ -66,8 +66,17 @@ fn names_that_are_none_are_left_alone_and_one_address_has_one_instance() {
         .filter_map(|name| daemon.status(name).unwrap()["config_error"].as_str().map(str::to_owned))
         .collect();
     assert_eq!(errors.len(), 1);
-    assert!(errors[0].contains("has the same address"), "{errors:?}");
+    assert!(errors[0].contains("\" has the same address"), "{errors:?}");
     assert!(!daemon.dir().join(".hidden/status.json").exists());
+    // However often the folders are looked at, it is said once.
+    for name in ["c", "d", "e"] {
+        daemon.write(name, &format!("unix = '@/{name}.sock'"));
+        daemon.wait_status(name, "listening", |status| status["link"]["state"] == "listening");
+    }
+    let log = daemon.log();
+    for (what, times) in [("has the same address", 1), ("the folder \"with space\" is left alone", 1), ("hidden", 0)] {
+        assert_eq!(log.matches(what).count(), times, "{what} in {log}");
+    }
 }
 
 #[test]
@@ -105,6 +114,79 @@ fn a_socket_is_where_and_as_it_should_be() {
     assert!(status["config_error"].as_str().unwrap().contains("a file that is no socket is there"));
     assert_eq!(std::fs::read_to_string(daemon.run().join("file")).unwrap(), "mine");
     wait_for("the stale socket to work", || UnixStream::connect(daemon.run().join("stale.sock")).ok());
+}
+
+#[test]
+fn a_socket_that_is_gone_or_replaced_is_bound_again() {
+    let daemon = Daemon::start(&[("vm", "unix = '@/vm/v.sock'")]);
+    let directory = daemon.run().join("vm");
+    let path = directory.join("v.sock");
+    std::fs::create_dir(&directory).unwrap();
+    drop(Guest::open(&path, AGENT));
+    std::fs::remove_dir_all(&directory).unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    drop(Guest::open(&path, Who { boot: 2, ..AGENT }));
+    std::fs::remove_file(&path).unwrap();
+    drop(UnixListener::bind(&path).unwrap());
+    Guest::open(&path, Who { boot: 3, ..AGENT });
+}
+
+#[test]
+fn an_instance_toml_that_is_no_file_is_an_error_and_stops_nobody() {
+    let daemon = Daemon::start(&[("good", "unix = '@/good.sock'")]);
+    for name in ["fifo", "directory"] {
+        std::fs::create_dir(daemon.dir().join(name)).unwrap();
+    }
+    nix::unistd::mkfifo(&daemon.dir().join("fifo/instance.toml"), nix::sys::stat::Mode::S_IRUSR).unwrap();
+    std::fs::create_dir(daemon.dir().join("directory/instance.toml")).unwrap();
+    for name in ["fifo", "directory"] {
+        let status = daemon.wait_status(name, "the error", |status| status["config_error"].is_string());
+        assert_eq!(status["config_error"], "is not a regular file");
+    }
+    Guest::open(&daemon.run().join("good.sock"), AGENT);
+}
+
+#[test]
+fn no_instance_takes_a_socket_that_is_somebody_elses() {
+    let daemon = Daemon::start(&[("vm", "uds = '@/v.sock'")]);
+    daemon.wait_status("vm", "listening", |status| status["link"]["state"] == "listening");
+    let other = UnixListener::bind(daemon.run().join("other.sock")).unwrap();
+    std::os::unix::fs::symlink(daemon.run(), daemon.dir().join("link")).unwrap();
+    let wrong = [
+        ("api", "unix = '@/../dir/informant.sock'", "is the daemon's own socket"),
+        ("port", "unix = '@/./../run/v.sock_5252'", "\"vm\" has the same address"),
+        ("vmm", "unix = '@/../dir/link/v.sock'", "\"vm\" has the same address"),
+        ("other", "unix = '@/other.sock'", "another process listens there"),
+    ];
+    for (name, toml, what) in wrong {
+        daemon.write(name, toml);
+        let status = daemon.wait_status(name, what, |status| status["config_error"].is_string());
+        assert!(status["config_error"].as_str().unwrap().contains(what), "{name}: {status}");
+    }
+    assert_eq!(daemon.get("/v1/instances/api").0, 200);
+    Guest::open(&daemon.run().join("v.sock_5252"), AGENT);
+    // Whose it is does not even see a connection.
+    other.set_nonblocking(true).unwrap();
+    assert_eq!(other.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+    drop(other);
+    Guest::open(&daemon.run().join("other.sock"), Who { boot: 9, ..AGENT });
+    daemon.wait_status("other", "mended", |status| status["config_error"].is_null());
+}
+
+#[test]
+fn labels_and_slips_in_a_toml_end_no_session() {
+    let daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'")]);
+    let mut guest = Guest::open(&daemon.run().join("vm.sock"), AGENT);
+    guest.schema();
+    daemon.write("vm", "unix = '@/vm.sock'\nlabels = { role = 'web' }");
+    daemon.wait_status("vm", "the label", |status| status["labels"]["role"] == "web");
+    daemon.write("vm", "unix = '@/vm.sock'\nbanana = 1");
+    let status = daemon.wait_status("vm", "the error", |status| status["config_error"].is_string());
+    assert_eq!((&status["link"]["state"], &status["labels"]["role"]), (&json!("up"), &json!("web")));
+    daemon.write("vm", "unix = '@/vm.sock'");
+    daemon.wait_status("vm", "mended", |status| status["config_error"].is_null() && status["labels"] == json!({}));
+    guest.sample(1, &[Some(1); 8]);
+    guest.wait_ack(|ack| ack.sample == 1);
 }
 
 #[test]

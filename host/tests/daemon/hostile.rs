@@ -102,6 +102,20 @@ fn handshakes_that_never_finish_end_and_leave_room() {
     }
 }
 
+#[test]
+fn a_storm_of_silent_connections_keeps_nobody_out() {
+    let daemon = Daemon::start(&TWO);
+    let path = daemon.run().join("bad.sock");
+    let storm: Vec<Guest> = (0..200).map(|_| Guest::connect(&path)).collect();
+    let mut guest = Guest::open(&path, AGENT);
+    guest.schema();
+    guest.sample(1, &[Some(1); 8]);
+    guest.wait_ack(|ack| ack.sample == 1);
+    let status = daemon.wait_status("bad", "the storm", |status| status["counters"]["connections"] == 201);
+    assert!(status["counters"]["throttled"].as_u64() > Some(0), "{status}");
+    drop(storm);
+}
+
 /// Resident memory of a process, KiB.
 fn resident_kib(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
