@@ -45,7 +45,7 @@ fn write(shared: &Shared, slot: &Arc<Slot>, urgent: bool) {
     let now = shared.now();
     let (again_us, by_ms) = pace(shared.count(), now);
     let due = slot.with(shared, |core| {
-        core.instance.store_again(now);
+        core.instance.store_again(&mut core.budget, now);
         if core.removed {
             return false;
         }

@@ -41,11 +41,23 @@ impl Bucket {
     /// Takes a token only when there is one.
     pub fn try_spend(&mut self, now: Now) -> bool {
         self.fill(now);
-        let enough = self.level >= i64::try_from(SECOND_US).unwrap_or(i64::MAX);
+        let enough = !self.is_spent();
         if enough {
             self.spend(1, now);
         }
         enough
+    }
+
+    /// Whether it holds its burst.
+    pub fn is_full(&mut self, now: Now) -> bool {
+        self.fill(now);
+        self.level == self.full()
+    }
+
+    /// Whether there is no whole token.
+    #[must_use]
+    pub fn is_spent(&self) -> bool {
+        self.level < i64::try_from(SECOND_US).unwrap_or(i64::MAX)
     }
 
     /// Microseconds until the debt is paid; 0 without one.
@@ -55,6 +67,12 @@ impl Bucket {
     }
 }
 
+/// Events of all unproven sessions of an instance that are taken at once; then one a second.
+const UNPROVEN_EVENTS: u64 = 60;
+
+/// The same of sessions whose proof is under way: an agent that comes back delivers its outbox before its proof is in.
+const PENDING_EVENTS: u64 = 300;
+
 /// The budget of one instance, all its sessions together.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
@@ -62,6 +80,10 @@ pub struct Budget {
     frames: Bucket,
     schemas: Bucket,
     events: Bucket,
+    pending_events: Bucket,
+    unproven_events: Bucket,
+    /// The bytes that came last had events of an unproven session: only their reader waits for that bucket.
+    unproven: bool,
     connections: Bucket,
 }
 
@@ -75,12 +97,16 @@ impl Budget {
             frames: Bucket::new(500, 2_000, now),
             schemas: Bucket::new(1, 4, now),
             events: Bucket::new(100, 1_000, now),
+            pending_events: Bucket::new(1, PENDING_EVENTS, now),
+            unproven_events: Bucket::new(1, UNPROVEN_EVENTS, now),
+            unproven: false,
             connections: Bucket::new(20, 60, now),
         }
     }
 
-    /// Bytes arrived.
+    /// Bytes arrived from one session; what else comes until the next call is in them.
     pub fn bytes(&mut self, bytes: usize, now: Now) {
+        self.unproven = false;
         self.bytes.spend(bytes as u64, now);
     }
 
@@ -94,9 +120,31 @@ impl Budget {
         self.schemas.spend(1, now);
     }
 
-    /// An event arrived.
+    /// An event of a proven session arrived.
     pub fn event(&mut self, now: Now) {
         self.events.spend(1, now);
+    }
+
+    /// An event of a session whose proof is under way arrived: whether it is within the budget of such events.
+    pub fn pending_event(&mut self, now: Now) -> bool {
+        self.pending_events.try_spend(now)
+    }
+
+    /// A session was proven: it may deliver what was over that budget.
+    pub fn refill_pending(&mut self, now: Now) {
+        self.pending_events = Bucket::new(1, PENDING_EVENTS, now);
+    }
+
+    /// An event of an unproven session arrived: whether it is within the budget of such events. They share one log
+    /// with the proven ones, and must not be able to roll it.
+    pub fn unproven_event(&mut self, now: Now) -> bool {
+        self.unproven = true;
+        self.unproven_events.try_spend(now)
+    }
+
+    /// Whether a whole burst of unproven events is within the budget.
+    pub fn has_unproven_burst(&mut self, now: Now) -> bool {
+        self.unproven_events.is_full(now)
     }
 
     /// A connection came: whether it is within the budget.
@@ -104,10 +152,12 @@ impl Budget {
         self.connections.try_spend(now)
     }
 
-    /// Microseconds for which reading should pause; 0 to go on.
+    /// Microseconds for which reading from the session that spoke last should pause; 0 to go on.
     #[must_use]
     pub fn pause_us(&self) -> u64 {
-        [self.bytes, self.frames, self.schemas, self.events].iter().map(Bucket::wait_us).max().unwrap_or(0)
+        let all = [self.bytes, self.frames, self.schemas, self.events].iter().map(Bucket::wait_us).max().unwrap_or(0);
+        let spent = self.unproven && self.unproven_events.is_spent();
+        all.max(if spent { SECOND_US } else { 0 })
     }
 }
 

@@ -5,7 +5,8 @@
 //! proven (or its proof is under way) and the newcomer is not: then the newcomer is *held*, without being read, until
 //! its own proof is in. Reporters only say events.
 
-use super::cursors::{Cursors, Verdict};
+use super::budget::Budget;
+use super::cursors::{Cursors, Rank, Verdict};
 use super::layout::{Layout, LayoutBuilder};
 use super::series::{SampleError, Series};
 use super::{Now, SECOND_US};
@@ -99,6 +100,8 @@ struct Peer {
     facts: Facts,
     since: Now,
     heard: Now,
+    /// An event was over the budget: it and what follows has to come again, on a new session.
+    left_alone: bool,
 }
 
 /// What a session is to do.
@@ -210,6 +213,8 @@ pub struct Instance {
     pub link: Tracked<Link>,
     /// The agent.
     pub agent: Tracked<Agent>,
+    /// A proof has come out well since the newest event of a session that waits for its own.
+    proven_lately: bool,
     /// How far events are stored.
     pub cursors: Cursors,
     /// Counts.
@@ -281,7 +286,7 @@ impl Instance {
                 self.counters.sessions += 1;
                 let role = if agent { Role::Held } else { Role::Reporter };
                 let facts = facts.clone();
-                self.peers.push(Peer { session, role, standing, facts, since: now, heard: now });
+                self.peers.push(Peer { session, role, standing, facts, since: now, heard: now, left_alone: false });
                 if agent && !held {
                     self.make_current(session, now);
                 }
@@ -399,6 +404,13 @@ impl Instance {
             return;
         }
         peer.standing = if proven { Standing::Proven } else { Standing::Unproven };
+        if proven {
+            self.cursors.prove(peer.facts.boot, peer.facts.stream);
+            self.proven_lately = true;
+            if std::mem::take(&mut peer.left_alone) {
+                self.orders.push((session, Order::End(ByeReason::STOPPING)));
+            }
+        }
         let (role, standing) = (peer.role, peer.standing);
         self.changed = true;
         if let Some(speaker) = self.speaker.as_mut().filter(|_| role == Role::Current) {
@@ -491,14 +503,31 @@ impl Instance {
         }
     }
 
-    /// An event: the facts of who says it, when it is to be stored.
-    pub fn event(&mut self, session: SessionId, event: &Event<'_>) -> Option<(&Facts, bool)> {
-        let peer = self.peers.iter().find(|peer| peer.session == session)?;
+    /// An event: the facts of who says it and its rank, when it is to be stored.
+    pub fn event(
+        &mut self,
+        session: SessionId,
+        event: &Event<'_>,
+        budget: &mut Budget,
+        now: Now,
+    ) -> Option<(&Facts, Rank)> {
+        let peer = self.peers.iter_mut().find(|peer| peer.session == session)?;
         let facts = &peer.facts;
-        if self.no_events_until_us.is_some() {
+        let rank = Rank::new(facts.kind == PeerKind::AGENT, peer.standing == Standing::Proven);
+        match peer.standing {
+            Standing::Proven => budget.event(now),
+            Standing::Pending => {
+                if std::mem::take(&mut self.proven_lately) {
+                    budget.refill_pending(now);
+                }
+                peer.left_alone = peer.left_alone || !budget.pending_event(now);
+            }
+            Standing::Unproven => peer.left_alone = peer.left_alone || !budget.unproven_event(now),
+        }
+        if peer.left_alone || self.no_events_until_us.is_some() {
             return None;
         }
-        match self.cursors.take(facts.boot, facts.stream, facts.next_event, event.sequence) {
+        match self.cursors.take(facts.boot, facts.stream, rank, facts.next_event, event.sequence) {
             Verdict::Repeated => {
                 self.counters.events_repeated += 1;
                 // It may have been stored for a session before this one: say so again.
@@ -508,7 +537,7 @@ impl Instance {
             }
             Verdict::Store { missed } => {
                 self.counters.events_missed += missed;
-                Some((facts, peer.standing == Standing::Proven))
+                Some((facts, rank))
             }
         }
     }
@@ -529,8 +558,14 @@ impl Instance {
         self.no_events_until_us = Some(now.mono_us + STORE_AGAIN_AFTER_US);
     }
 
-    /// Ends the wait of [`Self::not_stored`] when its time has come.
-    pub fn store_again(&mut self, now: Now) {
+    /// Ends the sessions whose events were left alone, when they can be stored: they come again on new ones.
+    pub fn store_again(&mut self, budget: &mut Budget, now: Now) {
+        if self.peers.iter().any(|peer| peer.left_alone) && budget.has_unproven_burst(now) {
+            for peer in self.peers.iter_mut().filter(|peer| peer.left_alone) {
+                peer.left_alone = false;
+                self.orders.push((peer.session, Order::End(ByeReason::STOPPING)));
+            }
+        }
         if self.no_events_until_us.is_some_and(|until| now.mono_us >= until) {
             self.no_events_until_us = None;
             self.end_all(ByeReason::STOPPING);

@@ -124,23 +124,72 @@ fn an_event_is_acknowledged_when_it_is_in_the_file_and_asked_for_again_when_it_i
     let mut instance = Instance::default();
     agent(&mut instance, 1, Standing::Unproven);
     orders(&mut instance);
+    let budget = &mut Budget::new(at(0));
     let event = Event { sequence: 1, boot_time_us: 5, kind: informant_wire::event::EventKind(999), body: b"x" };
-    assert!(instance.event(SessionId(1), &event).is_some());
+    assert!(instance.event(SessionId(1), &event, budget, at(1)).is_some());
     assert_eq!(orders(&mut instance), vec![], "no ack yet");
     instance.not_stored(at(2));
-    assert!(instance.event(SessionId(1), &Event { sequence: 2, ..event }).is_none(), "left alone");
-    instance.store_again(at(11));
+    assert!(instance.event(SessionId(1), &Event { sequence: 2, ..event }, budget, at(1)).is_none(), "left alone");
+    instance.store_again(budget, at(11));
     assert_eq!(orders(&mut instance), vec![]);
-    instance.store_again(at(12));
+    instance.store_again(budget, at(12));
     assert_eq!(orders(&mut instance), vec![(1, Order::End(ByeReason::STOPPING))]);
     instance.closed(SessionId(1), &Ending::Closed, at(12));
     agent(&mut instance, 2, Standing::Unproven);
     orders(&mut instance);
-    assert!(instance.event(SessionId(2), &event).is_some(), "taken at last");
+    assert!(instance.event(SessionId(2), &event, budget, at(1)).is_some(), "taken at last");
     instance.stored(BootId([1; 16]), StreamId(1), 1, 1);
     assert_eq!(orders(&mut instance), vec![(2, Order::Stored(1))]);
-    assert!(instance.event(SessionId(2), &event).is_none());
+    assert!(instance.event(SessionId(2), &event, budget, at(1)).is_none());
     assert_eq!((instance.counters.events, instance.counters.events_repeated), (1, 1));
+}
+
+/// Events of a session from `first` on, until one is not taken: how many were.
+fn tell(instance: &mut Instance, budget: &mut Budget, session: u64, first: u64, now: Now) -> u64 {
+    let kind = informant_wire::event::EventKind(999);
+    let taken = |sequence: &u64| {
+        let event = Event { sequence: *sequence, boot_time_us: 5, kind, body: b"x" };
+        instance.event(SessionId(session), &event, budget, now).is_some()
+    };
+    (first..first + 1000).take_while(taken).count() as u64
+}
+
+#[test]
+fn unproven_sessions_have_few_events_together_and_take_none_of_the_proven_ones() {
+    let (mut instance, budget) = (Instance::default(), &mut Budget::new(at(0)));
+    agent(&mut instance, 1, Standing::Proven);
+    for session in 2..=3 {
+        let reporter = facts(PeerKind::REPORTER, 1, session);
+        instance.hello(SessionId(session.into()), &reporter, Standing::Unproven, at(1));
+    }
+    budget.bytes(1, at(1));
+    assert_eq!(tell(&mut instance, budget, 2, 1, at(1)), 60);
+    assert_eq!(budget.pause_us(), SECOND_US, "who spent it waits");
+    assert_eq!(tell(&mut instance, budget, 3, 1, at(4)), 3, "one a second, together");
+    budget.bytes(1, at(4));
+    assert_eq!((tell(&mut instance, budget, 1, 1, at(4)), budget.pause_us()), (1000, 0));
+    orders(&mut instance);
+    assert_eq!(tell(&mut instance, budget, 2, 61, at(9)), 0, "nothing behind what was left alone");
+    instance.store_again(budget, at(60));
+    assert_eq!(orders(&mut instance), vec![]);
+    instance.store_again(budget, at(70));
+    let again = Order::End(ByeReason::STOPPING);
+    assert_eq!(orders(&mut instance), vec![(2, again), (3, again)], "they come again");
+}
+
+#[test]
+fn an_outbox_is_taken_while_the_proof_is_under_way_and_the_rest_comes_again_once_it_is_in() {
+    let (mut instance, budget) = (Instance::default(), &mut Budget::new(at(0)));
+    agent(&mut instance, 1, Standing::Pending);
+    assert_eq!(tell(&mut instance, budget, 1, 1, at(1)), 300);
+    orders(&mut instance);
+    instance.proof(SessionId(1), true, at(2));
+    assert_eq!(orders(&mut instance), vec![(1, Order::End(ByeReason::STOPPING))]);
+    instance.closed(SessionId(1), &Ending::Ended(ByeReason::STOPPING), at(3));
+    agent(&mut instance, 2, Standing::Pending);
+    assert_eq!(tell(&mut instance, budget, 2, 301, at(4)), 300, "a whole burst again");
+    agent(&mut instance, 3, Standing::Pending);
+    assert_eq!(tell(&mut instance, budget, 2, 601, at(4)), 0, "but once");
 }
 
 /// A schema of one series and then its samples: guest times and arrivals, both in seconds.

@@ -6,7 +6,7 @@
 
 use super::event;
 use super::status::{EventLine, Stamp};
-use crate::model::cursors::{Cursors, MAX_STREAMS};
+use crate::model::cursors::{Cursors, MAX_STREAMS, Rank};
 use informant_wire::id::{BootId, StreamId};
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions, Permissions};
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 pub const ROTATE_AT: u64 = 1 << 20;
 /// Bytes from one checkpoint to the next.
 const CHECKPOINT_EVERY: u64 = 64 * 1024;
-/// Longest line that is read back. Ours have at most about 4 KiB, checkpoints 8 KiB.
+/// Longest line that is read back. Ours have at most about 4 KiB, checkpoints 20 KiB.
 const MAX_LINE: u64 = 64 * 1024;
 
 /// The `kind` of checkpoint lines, which the API does not show.
@@ -40,6 +40,8 @@ pub struct Batch {
     pub lines: Vec<u8>,
     /// The highest id in them.
     pub last_id: u64,
+    /// When the last of them was taken.
+    pub time: Stamp,
     /// The guests' streams in them.
     pub streams: Vec<Streamed>,
 }
@@ -51,6 +53,8 @@ pub struct Streamed {
     pub boot: BootId,
     /// The stream.
     pub stream: StreamId,
+    /// The highest that spoke on it.
+    pub rank: Rank,
     /// The highest sequence in the batch.
     pub last: u64,
     /// How many events of it are in the batch.
@@ -64,18 +68,20 @@ impl Batch {
             self.lines.extend_from_slice(&bytes);
             self.lines.push(b'\n');
             self.last_id = line.id;
+            self.time = line.time.clone();
         }
     }
 
     /// Adds a guest's line.
-    pub fn push_event(&mut self, line: &EventLine, boot: BootId, stream: StreamId, sequence: u64) {
+    pub fn push_event(&mut self, line: &EventLine, boot: BootId, stream: StreamId, rank: Rank, sequence: u64) {
         self.push(line);
         match self.streams.iter_mut().find(|known| (known.boot, known.stream) == (boot, stream)) {
             Some(known) => {
                 known.last = known.last.max(sequence);
+                known.rank = known.rank.max(rank);
                 known.count += 1;
             }
-            None => self.streams.push(Streamed { boot, stream, last: sequence, count: 1 }),
+            None => self.streams.push(Streamed { boot, stream, rank, last: sequence, count: 1 }),
         }
     }
 }
@@ -161,7 +167,7 @@ impl Log {
         }
         let mut bytes = Vec::new();
         if self.since_checkpoint >= CHECKPOINT_EVERY {
-            bytes = checkpoint_line(&self.written);
+            bytes = checkpoint_line(&self.written, &batch.time);
         }
         let with_checkpoint = !bytes.is_empty();
         bytes.extend_from_slice(&batch.lines);
@@ -173,7 +179,7 @@ impl Log {
         self.since_checkpoint = if with_checkpoint { 0 } else { self.since_checkpoint } + batch.lines.len() as u64;
         self.written.last_id = self.written.last_id.max(batch.last_id);
         for stream in &batch.streams {
-            self.written.cursors.restore(stream.boot, stream.stream, stream.last);
+            self.written.cursors.restore(stream.boot, stream.stream, stream.rank, stream.last);
         }
         Ok(())
     }
@@ -205,22 +211,28 @@ pub fn read(folder: &Path, after: u64, limit: usize) -> io::Result<(Vec<EventLin
 
 const NO_FOLLOW: i32 = nix::fcntl::OFlag::O_NOFOLLOW.bits();
 
-fn checkpoint_line(written: &Restored) -> Vec<u8> {
+/// `now`: when the line behind it was taken.
+fn checkpoint_line(written: &Restored, now: &Stamp) -> Vec<u8> {
     let streams: Vec<Value> = written
         .cursors
         .iter()
-        .map(|(boot, stream, last)| {
-            json!({ "boot_id": boot.to_string(), "stream": format!("{:016x}", stream.0), "sequence": last })
+        .map(|(boot, stream, rank, last)| {
+            json!({
+                "boot_id": boot.to_string(),
+                "stream": format!("{:016x}", stream.0),
+                "source": if rank == Rank::Reporter { "reporter" } else { "agent" },
+                "proven": rank == Rank::Proven,
+                "sequence": last,
+            })
         })
         .collect();
-    let line = EventLine {
-        id: written.last_id,
-        time: Stamp::default(),
-        source: "host".into(),
-        kind: CHECKPOINT.into(),
-        body: Some(json!({ "streams": streams })),
-        ..EventLine::default()
-    };
+    // No id: it is no event.
+    let line = json!({
+        "time": now,
+        "source": "host",
+        "kind": CHECKPOINT,
+        "body": { "last_id": written.last_id, "streams": streams },
+    });
     let mut bytes = serde_json::to_vec(&line).unwrap_or_default();
     bytes.push(b'\n');
     bytes
@@ -266,22 +278,30 @@ fn restore_tail(file: &mut File, end: u64, restored: &mut Restored) -> io::Resul
 fn apply(line: &EventLine, restored: &mut Restored) {
     restored.last_id = restored.last_id.max(line.id);
     if line.kind == CHECKPOINT {
+        let last_id = line.body.as_ref().and_then(|body| body.get("last_id")).and_then(Value::as_u64);
+        restored.last_id = restored.last_id.max(last_id.unwrap_or(0));
         let streams = line.body.as_ref().and_then(|body| body.get("streams")).and_then(Value::as_array);
         for stream in streams.into_iter().flatten().take(MAX_STREAMS) {
             let line: EventLine = EventLine::from_cursor(stream);
             if let Some((boot, stream, sequence)) = event::cursor(&line) {
-                restored.cursors.restore(boot, stream, sequence);
+                restored.cursors.restore(boot, stream, rank(&line), sequence);
             }
         }
     } else if let Some((boot, stream, sequence)) = event::cursor(line) {
-        restored.cursors.restore(boot, stream, sequence);
+        restored.cursors.restore(boot, stream, rank(line), sequence);
     }
+}
+
+fn rank(line: &EventLine) -> Rank {
+    Rank::new(line.source == "agent", line.proven == Some(true))
 }
 
 impl EventLine {
     fn from_cursor(stream: &Value) -> Self {
         let text = |key| stream.get(key).and_then(Value::as_str).map(Into::into);
         Self {
+            source: text("source").unwrap_or_default(),
+            proven: stream.get("proven").and_then(Value::as_bool),
             boot_id: text("boot_id"),
             stream: text("stream"),
             sequence: stream.get("sequence").and_then(Value::as_u64),
@@ -326,7 +346,7 @@ mod tests {
     fn batch(ids: std::ops::RangeInclusive<u64>) -> Batch {
         let mut batch = Batch::default();
         for id in ids {
-            batch.push_event(&line(id, BOOT, STREAM, id), BOOT, STREAM, id);
+            batch.push_event(&line(id, BOOT, STREAM, id), BOOT, STREAM, Rank::Reporter, id);
         }
         batch
     }
@@ -360,7 +380,7 @@ mod tests {
         let mut log = Log::new(dir.path());
         let mut first = Batch::default();
         let quiet = (BootId([1; 16]), StreamId(1));
-        first.push_event(&line(1, quiet.0, quiet.1, 42), quiet.0, quiet.1, 42);
+        first.push_event(&line(1, quiet.0, quiet.1, 42), quiet.0, quiet.1, Rank::Reporter, 42);
         log.append(&first).unwrap();
         let mut id = 1;
         for _ in 0..400 {
@@ -374,5 +394,43 @@ mod tests {
         assert_eq!(restored.cursors.last(quiet.0, quiet.1), 42);
         let (lines, more) = read(dir.path(), id - 120, 100).unwrap();
         assert_eq!((lines.len(), lines[0].id, more), (100, id - 119, true));
+    }
+
+    #[test]
+    fn the_agents_cursor_survives_any_number_of_reporters_and_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::new(dir.path());
+        let said = |id, stream, source: &str| EventLine {
+            source: source.into(),
+            proven: Some(false),
+            ..line(id, BOOT, StreamId(stream), 1)
+        };
+        let mut first = Batch::default();
+        first.push_event(&said(1, 1000, "agent"), BOOT, StreamId(1000), Rank::Agent, 1);
+        log.append(&first).unwrap();
+        // Several checkpoints' worth.
+        for stream in 2..=1000 {
+            let mut batch = Batch::default();
+            batch.push_event(&said(stream, stream, "reporter"), BOOT, StreamId(stream), Rank::Reporter, 1);
+            log.append(&batch).unwrap();
+            if stream % 100 == 0 {
+                log = Log::new(dir.path());
+                log.restore().unwrap();
+            }
+        }
+        let restored = Log::new(dir.path()).restore().unwrap();
+        assert_eq!((restored.last_id, restored.cursors.last(BOOT, StreamId(1000))), (1000, 1));
+    }
+
+    #[test]
+    fn a_checkpoint_has_the_time_of_the_line_behind_it_and_no_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut batch = Batch::default();
+        batch.push(&EventLine { time: Stamp::from_ms(1_000), ..line(5, BOOT, STREAM, 1) });
+        Log::new(dir.path()).append(&batch).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("events.log")).unwrap();
+        let checkpoint: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        assert_eq!((&checkpoint["kind"], checkpoint.get("id")), (&json!("checkpoint"), None));
+        assert_eq!(checkpoint["time"], json!({ "ms": 1000, "rfc3339": "1970-01-01T00:00:01.000Z" }));
     }
 }

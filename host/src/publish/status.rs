@@ -425,6 +425,9 @@ pub struct Instances {
 }
 
 /// A line of `DIR/NAME/events.log` and an element of [`Events`].
+///
+/// The file has lines of a second kind, `checkpoint`, which the API leaves out: `time`, `source` (`host`), `kind` and,
+/// for the daemon's own use, a `body` that says how far each stream has come. They are no events and have no `id`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventLine {
