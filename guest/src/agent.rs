@@ -157,6 +157,9 @@ impl Agent {
             // The first row: there is none before a schema, and no schema before something was seen.
             None => {
                 self.sensors.sample(&figures);
+                if let Some(missing) = self.sensors.missing_cgroup() {
+                    tracing::warn!("{missing}");
+                }
                 self.reschema(now_us);
             }
             Some(_) if self.sensors.wants_schema() && self.may_reschema(now_us) => self.reschema(now_us),

@@ -31,7 +31,7 @@ fn carry_out(command: Command) -> Result<ExitCode, String> {
         }
         Command::Sample(options) => {
             let args::Sample { root, count, interval, cgroup } = options;
-            sample::run(&root, count.into(), interval, cgroup.as_deref(), &mut out)
+            sample::run(&root, count.into(), interval, cgroup.as_deref(), &mut out, &mut |warning| complain(warning))
                 .map_err(|error| format!("sample: {error}"))?;
         }
         Command::Doctor { root } => {
@@ -64,5 +64,11 @@ fn misunderstood(error: &ArgsError) -> ExitCode {
 
 /// Standard error may be closed; the exit code still tells.
 fn complain(error: &dyn Display) {
-    let _ = writeln!(io::stderr(), "informant-guest: {error}");
+    let _ = writeln!(io::stderr(), "informant-guest: {}", without_control(&error.to_string()));
+}
+
+/// One line that does nothing to a terminal: arguments and paths, which may be anything, stand in error texts.
+fn without_control(text: &str) -> String {
+    let escaped = |letter: char| if letter.is_control() { letter.escape_unicode().to_string() } else { letter.into() };
+    text.chars().map(escaped).collect()
 }

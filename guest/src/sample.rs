@@ -17,6 +17,7 @@ use informant_wire::metric::{Kind, Metric, MetricId, SubjectKind, UNLIMITED};
 use informant_wire::schema::Subject;
 use nix::unistd::{SysconfVar, sysconf};
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -43,13 +44,15 @@ pub enum Error {
     Output(io::Error),
 }
 
-/// Writes `count` lines, `interval` apart. A reader that closes the pipe ends it quietly.
+/// Writes `count` lines, `interval` apart. A reader that closes the pipe ends it quietly. `warn` is told once what was
+/// asked for and is not there.
 pub fn run(
     root: &Path,
     count: u64,
     interval: Duration,
     cgroup: Option<&Path>,
     out: &mut impl Write,
+    warn: &mut dyn FnMut(&dyn Display),
 ) -> Result<(), Error> {
     std::fs::read_dir(root).map_err(|error| Error::Root { path: root.to_owned(), error })?;
     let config = Config { root: root.to_owned(), cgroup: cgroup.map(Path::to_owned), all_fresh: true };
@@ -61,6 +64,11 @@ pub fn run(
             std::thread::sleep(interval);
         }
         collect(&mut sensors);
+        if n == 0
+            && let Some(missing) = sensors.missing_cgroup()
+        {
+            warn(&missing);
+        }
         line.clear();
         write_line(&mut line, &sensors, &mut totals);
         match out.write_all(&line).and_then(|()| out.flush()) {
@@ -146,16 +154,23 @@ fn write_line(line: &mut Vec<u8>, sensors: &Sensors, totals: &mut Totals) {
             } else {
                 raw
             };
+            let (mul, div) = metric.unit.scale(ticks);
+            let scaled = u128::from(value) * u128::from(mul);
+            if scaled / u128::from(div.max(1)) > u128::from(u64::MAX) {
+                // Readers hold 64 bits at most; nothing real is that large.
+                continue;
+            }
             if !std::mem::take(&mut is_first) {
                 line.push(b',');
             }
-            write_metric(line, metric, &subject, value, ticks);
+            write_metric(line, metric, &subject, (scaled, u128::from(div)));
         }
     }
     line.extend_from_slice(b"]}\n");
 }
 
-fn write_metric(line: &mut Vec<u8>, metric: &Metric, subject: &Subject<'_>, value: u64, ticks: u32) {
+/// `value` and what it is divided by.
+fn write_metric(line: &mut Vec<u8>, metric: &Metric, subject: &Subject<'_>, (value, divisor): (u128, u128)) {
     line.extend_from_slice(b"{\"name\":");
     json::text(line, metric.name.as_bytes());
     line.extend_from_slice(b",\"labels\":{");
@@ -171,8 +186,7 @@ fn write_metric(line: &mut Vec<u8>, metric: &Metric, subject: &Subject<'_>, valu
         json::text(line, value);
     }
     line.extend_from_slice(b"},\"value\":");
-    let (mul, div) = metric.unit.scale(ticks);
-    json::ratio(line, u128::from(value) * u128::from(mul), u128::from(div));
+    json::ratio(line, value, divisor);
     line.push(b'}');
 }
 
@@ -203,9 +217,9 @@ mod tests {
             }
         }
         let root = tempfile::tempdir().unwrap();
-        assert!(run(root.path(), 2, Duration::ZERO, None, &mut Closed).is_ok());
+        assert!(run(root.path(), 2, Duration::ZERO, None, &mut Closed, &mut |_| {}).is_ok());
         let missing = root.path().join("gone");
-        let error = run(&missing, 1, Duration::ZERO, None, &mut Vec::new()).unwrap_err().to_string();
+        let error = run(&missing, 1, Duration::ZERO, None, &mut Vec::new(), &mut |_| {}).unwrap_err().to_string();
         assert!(error.contains(missing.to_str().unwrap()), "{error}");
     }
 }

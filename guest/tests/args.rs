@@ -148,5 +148,47 @@ fn help_lists_every_option_of_a_command_and_no_other() {
     for text in [help("--help"), help("help"), help("run --help"), help("sample --help"), help("doctor --help")] {
         assert!(text.lines().all(|line| line.len() <= 100) && text.ends_with('\n'));
     }
+    for command in ["run", "doctor", "sample"] {
+        let text = help(&format!("{command} --help"));
+        assert_eq!(text.contains("--count"), command == "sample");
+        assert!(text.contains("INFORMANT_<OPTION>") && text.contains("informant.<option>=VALUE"));
+    }
     assert_eq!(parsed("--version", &[], ""), Ok(Command::Version));
+}
+
+#[test]
+fn what_is_repeated_of_an_argument_does_nothing_to_a_terminal() {
+    for arguments in [
+        &["\x1b[31mrun"][..],
+        &["run", "--\x1b[31m"],
+        &["run", "\u{9b}31m"],
+        &["sample", "--interval", "1\x07\n2"],
+        &["sample", "--root", "/nowhere/\x1b[2J"],
+    ] {
+        let output =
+            std::process::Command::new(env!("CARGO_BIN_EXE_informant-guest")).args(arguments).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let line = said.strip_suffix('\n').unwrap();
+        assert!(!line.contains(char::is_control) && line.contains("\\u{"), "{line:?}");
+        assert!(matches!(output.status.code(), Some(1 | 2)));
+    }
+}
+
+#[test]
+fn a_watched_cgroup_that_is_not_there_is_told_in_one_line() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("sys/fs/cgroup/a")).unwrap();
+    std::fs::write(root.path().join("sys/fs/cgroup/cgroup.controllers"), "").unwrap();
+    let said = |cgroup: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_informant-guest"));
+        command.args(["sample", "--count", "2", "--interval", "100ms", "--cgroup", cgroup, "--root"]);
+        let output = command.arg(root.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!((said("/a"), said("a"), said("/")), Default::default());
+    for cgroup in ["/nope", "/a/../nope"] {
+        let said = said(cgroup);
+        assert!(said.contains(&format!("--cgroup {cgroup}: ")) && said.lines().count() == 1, "{said:?}");
+    }
 }

@@ -17,7 +17,7 @@ fn trees() -> Vec<PathBuf> {
 /// Values by name and label values, joined with blanks.
 fn values(root: &Path) -> HashMap<String, f64> {
     let mut line = Vec::new();
-    sample::run(root, 1, Duration::ZERO, None, &mut line).unwrap();
+    sample::run(root, 1, Duration::ZERO, None, &mut line, &mut |_| {}).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&line).unwrap();
     let series = json["metrics"].as_array().unwrap().iter().map(|metric| {
         let mut name = metric["name"].as_str().unwrap().to_owned();

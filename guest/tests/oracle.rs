@@ -12,7 +12,7 @@ type Values = HashMap<String, f64>;
 /// One line of `sample` on the live root: values by name and label values.
 fn ours() -> Values {
     let mut line = Vec::new();
-    sample::run(Path::new("/"), 1, Duration::ZERO, None, &mut line).unwrap();
+    sample::run(Path::new("/"), 1, Duration::ZERO, None, &mut line, &mut |_| {}).unwrap();
     let json: serde_json::Value = serde_json::from_slice(&line).unwrap();
     let series = json["metrics"].as_array().unwrap().iter().map(|metric| {
         let mut labels: Vec<_> = metric["labels"].as_object().unwrap().iter().collect();

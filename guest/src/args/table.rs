@@ -148,12 +148,14 @@ pub(super) fn command_help(command: &str, commands: u8) -> String {
         }
     }
     text.push_str(&format!("  {:<19} This text\n", "-h, --help"));
-    text.push_str(
-        "\nEach option but --count can also be given as the environment variable\n\
-         INFORMANT_NAME or, for the running system, as informant.name=VALUE on the kernel\n\
-         command line (--root excepted); an argument goes before the environment, and that\n\
-         before the kernel command line.\n",
-    );
+    let only_here = OPTIONS.iter().find(|spec| spec.of & commands != 0 && !spec.anywhere);
+    let except = only_here.map(|spec| format!(" but --{}", spec.name)).unwrap_or_default();
+    text.push_str(&format!(
+        "\nEach option{except} can also be given as the environment variable\n\
+         INFORMANT_<OPTION> or, for the running system, as informant.<option>=VALUE on the\n\
+         kernel command line (--root excepted); an argument goes before the environment,\n\
+         and that before the kernel command line.\n",
+    ));
     if commands == RUN {
         text.push_str(
             "\nExamples:\n  informant-guest run --interval 500ms\n  \

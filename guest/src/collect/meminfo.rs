@@ -63,6 +63,10 @@ impl Meminfo {
         let mut lines = 0;
         KEYS.read(bytes, |id, value| {
             lines += 1;
+            if value > u64::MAX / 1024 {
+                // More bytes than can be counted: nothing that memory has.
+                return;
+            }
             seen.note(id, value);
             row.set(vm, id, value);
         });

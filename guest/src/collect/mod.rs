@@ -255,6 +255,12 @@ impl Sensors {
         self.is_relaid = true;
     }
 
+    /// The watched cgroup, when the last sample did not find it.
+    #[must_use]
+    pub fn missing_cgroup(&self) -> Option<cgroup::Missing<'_>> {
+        self.cgroups.missing()
+    }
+
     /// Counts schemas; 0 before the first.
     #[must_use]
     pub const fn generation(&self) -> u32 {

@@ -78,6 +78,23 @@ fn impossible_numbers_from_lxcfs() {
 }
 
 #[test]
+fn more_bytes_than_64_bits_hold_are_absent() {
+    sample("MemTotal: 1000 kB\nDirty: 18014398509481984 kB\nMapped: 18014398509481983 kB\nSwapTotal: 9223372036854775807 kB\n").check(&[
+        ("node_memory_MemTotal_bytes", Some(1000.0 * KIB)),
+        ("node_memory_Dirty_bytes", None),
+        ("node_memory_Mapped_bytes", Some(18_014_398_509_481_983.0 * KIB)),
+        ("node_memory_SwapTotal_bytes", None),
+    ]);
+    // Sectors are multiplied as well.
+    let tree =
+        Tree::with(&[("proc/diskstats", " 254 0 vda 1 2 36028797018963968 4 5 6 36028797018963967 8 9 10 11\n")]);
+    tree.sample().check(&[
+        ("node_disk_read_bytes_total{device=vda}", None),
+        ("node_disk_written_bytes_total{device=vda}", Some(36_028_797_018_963_967.0 * 512.0)),
+    ]);
+}
+
+#[test]
 fn swapoff_in_progress() {
     let tree = Tree::with(&[(FILE, "SwapTotal: 200 kB\nSwapFree: 0 kB\n")]);
     let lines = tree.samples(2, |_, tree| {

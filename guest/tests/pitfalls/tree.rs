@@ -73,7 +73,7 @@ impl Tree {
     /// As [`Self::samples`], with a watched cgroup.
     pub(crate) fn samples_of(&self, count: u64, cgroup: Option<&str>, between: impl FnMut(usize, &Self)) -> Vec<Line> {
         let mut out = Between { tree: self, lines: Vec::new(), between };
-        sample::run(self.path(), count, Duration::ZERO, cgroup.map(Path::new), &mut out).unwrap();
+        sample::run(self.path(), count, Duration::ZERO, cgroup.map(Path::new), &mut out, &mut |_| {}).unwrap();
         out.lines
     }
 

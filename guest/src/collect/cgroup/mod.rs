@@ -50,9 +50,16 @@ pub struct Group {
     is_new: bool,
 }
 
+/// A watched cgroup that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--cgroup {}: no such cgroup below the cgroup2 mount; the VM is reported without it", .0.display())]
+pub struct Missing<'a>(pub &'a Path);
+
 /// The collector.
 #[derive(Debug)]
 pub struct Cgroups {
+    /// What the user named.
+    asked: Option<Box<Path>>,
     /// Where cgroup2 is mounted, below the root, without a slash at either end.
     base: Option<Box<[u8]>>,
     /// Path of the watched one below the mount, beginning with a slash.
@@ -68,6 +75,7 @@ impl Cgroups {
     #[must_use]
     pub fn new(watched: Option<&Path>) -> Self {
         Self {
+            asked: watched.map(Box::from),
             base: None,
             watched: watched.and_then(normalise),
             groups: Roster::new(SubjectKind::CGROUP),
@@ -75,6 +83,14 @@ impl Cgroups {
             tick: 0,
             walk: walk::Buffers::default(),
         }
+    }
+
+    /// The watched one, when the last pass did not find it.
+    #[must_use]
+    pub fn missing(&self) -> Option<Missing<'_>> {
+        let asked = self.asked.as_deref().filter(|path| path.components().any(|part| part != Component::RootDir))?;
+        let found = |watched: &[u8]| self.groups.living().any(|(_, member)| *member.name == *watched);
+        (!self.watched.as_deref().is_some_and(found)).then_some(Missing(asked))
     }
 
     /// One pass. `mount`: where the mount table says that cgroup2 is; `trusted`: there is such a table, and it is this
