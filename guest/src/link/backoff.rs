@@ -6,6 +6,8 @@ use nix::errno::Errno;
 const FIRST_US: u64 = 50_000;
 /// The longest pause.
 const LONGEST_US: u64 = 2_000_000;
+/// Redials without a pause are at least so far apart, whatever the host acknowledges in between.
+const AT_ONCE_EVERY_US: u64 = 1_000_000;
 /// Between tries while the kernel has no vsock or does not let us: modules load late, privileges seldom change.
 const CONFIGURATION_US: u64 = 2_000_000;
 
@@ -34,18 +36,20 @@ pub struct Backoff {
     pause_us: u64,
     /// One redial without a pause may be had; earned by an acknowledgement.
     at_once: bool,
+    /// When the last one was had.
+    at_once_us: Option<u64>,
 }
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { pause_us: FIRST_US, at_once: true }
+        Self { pause_us: FIRST_US, at_once: true, at_once_us: None }
     }
 }
 
 impl Backoff {
     /// The peer acknowledged: the link works.
     pub fn acknowledged(&mut self) {
-        *self = Self::default();
+        *self = Self { at_once_us: self.at_once_us, ..Self::default() };
     }
 
     /// The pause after a failure: half of it fixed, half of it random, so that a thousand guests of one restarted
@@ -57,9 +61,14 @@ impl Backoff {
     }
 
     /// The pause when the host asked for a redial at once. A host that asks again and again without ever
-    /// acknowledging gets the usual pauses.
-    pub fn at_once_us(&mut self, random: u64) -> u64 {
-        if std::mem::take(&mut self.at_once) { 0 } else { self.pause_us(random) }
+    /// acknowledging, or within a second, gets the usual pauses.
+    pub fn at_once_us(&mut self, now_us: u64, random: u64) -> u64 {
+        let is_soon = self.at_once_us.is_some_and(|last_us| now_us < last_us.saturating_add(AT_ONCE_EVERY_US));
+        if is_soon || !std::mem::take(&mut self.at_once) {
+            return self.pause_us(random);
+        }
+        self.at_once_us = Some(now_us);
+        0
     }
 
     /// The pause after an obstacle.
@@ -103,10 +112,15 @@ mod tests {
     #[test]
     fn a_host_that_asks_for_redials_without_acknowledging_gets_one() {
         let mut backoff = Backoff::default();
-        assert_eq!(backoff.at_once_us(7), 0);
-        assert!(backoff.at_once_us(7) >= FIRST_US / 2);
+        assert_eq!(backoff.at_once_us(5, 7), 0);
+        assert!(backoff.at_once_us(2_000_000, 7) >= FIRST_US / 2);
         backoff.acknowledged();
-        assert_eq!(backoff.at_once_us(7), 0);
+        assert_eq!(backoff.at_once_us(2_000_000, 7), 0);
+        // One a second, also when it acknowledges each time.
+        backoff.acknowledged();
+        assert!(backoff.at_once_us(2_999_999, 7) >= FIRST_US / 2);
+        backoff.acknowledged();
+        assert_eq!(backoff.at_once_us(3_000_000, 7), 0);
     }
 
     proptest! {

@@ -138,7 +138,7 @@ impl Dialler {
         let random = random::bits();
         let pause_us = match end {
             End::Refused { permanent: true, .. } => REDIAL_REFUSED_S * 1_000_000,
-            End::Bye(ByeReason::MOVED) | End::Renonce | End::Ahead => self.backoff.at_once_us(random),
+            End::Bye(ByeReason::MOVED) | End::Renonce | End::Ahead => self.backoff.at_once_us(now_us, random),
             _ => self.backoff.pause_us(random),
         };
         self.state = State::Waiting { until_us: now_us + pause_us };
