@@ -6,3 +6,4 @@ mod delivery;
 mod faults;
 mod host;
 mod session;
+mod stalls;
