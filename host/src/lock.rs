@@ -6,6 +6,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// [`is_held`] of another process has the lock for a moment: tries, and how long before each further one.
+const TRIES: u32 = 10;
+/// See [`TRIES`].
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Why a directory could not be locked.
 #[derive(Debug, thiserror::Error)]
@@ -38,14 +44,24 @@ pub fn path(dir: &Path) -> PathBuf {
     dir.join(".lock")
 }
 
-/// Takes the lock, without waiting, and writes this process's id into it.
+/// Takes the lock, or gives up after 100 ms, and writes this process's id into it.
 pub fn acquire(dir: &Path) -> Result<Lock, LockError> {
     let path = path(dir);
     let io = |source| LockError::Io { path: path.clone(), source };
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o644);
     let file = options.open(&path).map_err(io)?;
-    let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+    let mut tried = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+    for _ in 0..TRIES {
+        tried = match tried {
+            Err((file, nix::errno::Errno::EWOULDBLOCK)) => {
+                std::thread::sleep(PAUSE);
+                Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            }
+            other => other,
+        };
+    }
+    let mut lock = match tried {
         Ok(lock) => lock,
         Err((file, nix::errno::Errno::EWOULDBLOCK)) => {
             let mut text = String::new();
@@ -66,4 +82,24 @@ pub fn acquire(dir: &Path) -> Result<Lock, LockError> {
 pub fn is_held(dir: &Path) -> bool {
     let Ok(file) = File::open(path(dir)) else { return false };
     matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, nix::errno::Errno::EWOULDBLOCK)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_at_the_lock_keeps_no_daemon_from_taking_it() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(acquire(dir.path()).unwrap());
+        let looker = Flock::lock(File::open(path(dir.path())).unwrap(), FlockArg::LockSharedNonblock).unwrap();
+        std::thread::scope(|scope| {
+            let daemon = scope.spawn(|| acquire(dir.path()));
+            drop(looker);
+            let lock = daemon.join().unwrap().unwrap();
+            assert!(is_held(dir.path()) && matches!(acquire(dir.path()), Err(LockError::Held { .. })));
+            drop(lock);
+        });
+        assert!(!is_held(dir.path()));
+    }
 }
