@@ -174,3 +174,15 @@ fn a_newcomer_brings_a_new_schema_at_most_every_five_seconds() {
         assert!(pair[1].2 >= pair[0].2 + 45, "samples in between: {schemas:?}");
     }
 }
+
+#[test]
+fn a_watched_cgroup_that_is_not_there_is_told_once() {
+    let place = Place::new();
+    let host = Host::new(&place);
+    let root = place.path("root");
+    std::fs::create_dir_all(root.join("proc")).unwrap();
+    let agent = place.agent(&["--cgroup", "/nope", "--root", root.to_str().unwrap()]);
+    let mut peer = host.session(0);
+    while peer.sample().0.sequence < 8 {}
+    assert_eq!(agent.log().matches("--cgroup /nope: no such cgroup").count(), 1, "{}", agent.log());
+}
