@@ -41,12 +41,20 @@ fn unknown_and_oversized_frames_are_skipped_and_counted() {
     assert_eq!((&status["counters"]["frames_unknown"], &status["counters"]["frames_bad"]), (&json!(2), &json!(1)));
 }
 
+/// Sends a schema of disks in the middle of which the host may hang up.
+fn disks(guest: &mut Guest, count: usize, name_bytes: usize) {
+    let name = vec![b'x'; name_bytes];
+    let subjects = vec![(SubjectKind::DISK, name.as_slice(), [id::DISK_READS].as_slice()); count];
+    let sent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| guest.schema_of(&subjects)));
+    drop(sent);
+}
+
 #[test]
 fn a_session_that_can_not_be_followed_ends_with_its_reason() {
     let daemon = Daemon::start(&TWO);
     let path = daemon.run().join("bad.sock");
     type Case = (&'static str, fn(&mut Guest));
-    let cases: [Case; 7] = [
+    let cases: [Case; 8] = [
         ("10 frames in a row", |guest| (0..10).for_each(|_| guest.send(&[2, 0, 0x08, 0xff]))),
         ("frame of length 0", |guest| guest.send(&[0, 0])),
         ("sample of schema generation", |guest| {
@@ -67,13 +75,8 @@ fn a_session_that_can_not_be_followed_ends_with_its_reason() {
             guest.send(&sample);
         }),
         ("does not match its checksum", |guest| guest.send(&[4, 0, 5, 1, 7, 7])),
-        ("over the limit of subjects or series", |guest| {
-            let name = [b'x'; 200];
-            let subjects = vec![(SubjectKind::DISK, name.as_slice(), [id::DISK_READS].as_slice()); 2000];
-            // The host hangs up in the middle.
-            let sent = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| guest.schema_of(&subjects)));
-            drop(sent);
-        }),
+        ("over the limit of subjects or series", |guest| disks(guest, 3000, 8)),
+        ("over the limit of bytes", |guest| disks(guest, 2000, 200)),
     ];
     for (what, misbehave) in cases {
         let mut guest = Guest::open(&path, AGENT);
