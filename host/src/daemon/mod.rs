@@ -5,10 +5,12 @@ mod accept;
 mod api;
 mod connection;
 mod folders;
+mod patience;
 mod prove;
 mod publisher;
 mod shared;
 mod slot;
+mod watchers;
 mod writer;
 
 use crate::lock::{self, LockError};

@@ -1,5 +1,6 @@
 //! The daemon as a child process against scripted guests over unix sockets: real frames, real files, real signals.
 
+mod api;
 mod events;
 mod folders;
 mod handshake;
