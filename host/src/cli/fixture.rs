@@ -53,10 +53,10 @@ pub(super) fn ready(name: &str) -> Entry {
         ..Status::default()
     };
     status.link.state = Link::Up;
-    status.link.since = ago(182);
+    status.link.since = Some(ago(182));
     status.link.age_ms = Some(400);
     status.agent.state = Agent::Ready;
-    status.agent.since = ago(182);
+    status.agent.since = Some(ago(182));
     status.data.state = Data::Fresh;
     status.data.age_ms = Some(400);
     Entry { status, ..Entry::default() }
@@ -66,7 +66,7 @@ pub(super) fn ready(name: &str) -> Entry {
 pub(super) fn silent(name: &str, seconds: u64) -> Entry {
     let mut entry = ready(name);
     entry.status.link.state = Link::Silent;
-    entry.status.link.since = ago(seconds);
+    entry.status.link.since = Some(ago(seconds));
     entry.status.agent.state = Agent::Lost;
     entry.status.data.state = Data::Stale;
     entry.status.data.age_ms = Some(seconds * 1000 + 500);

@@ -7,11 +7,14 @@ use super::table::{Align, Cell, Style, Table};
 use super::{CommandError, Context, output, words};
 use crate::publish::status::{Data, Status, Summary};
 use jiff::tz::TimeZone;
+use std::io::IsTerminal;
 
 /// Columns of a version: `1.2.3-alpha.1+0123abc` fits.
 const VERSION_COLUMNS: usize = 24;
-/// Columns of a note: an error with a path in it.
+/// Columns of a note on a terminal: an error with a path in it.
 const NOTE_COLUMNS: usize = 160;
+/// Columns of a note for a program: the longest path in the longest error.
+const WHOLE_NOTE_COLUMNS: usize = 16 * 1024;
 
 /// List instances: state, agent, CPU, memory, pressure and the age of that data
 #[derive(Debug, clap::Args)]
@@ -67,7 +70,8 @@ pub(super) async fn run(context: &Context, args: &Args) -> Result<(), CommandErr
         ));
         return Ok(());
     }
-    let table = table(&reading.entries, reading.now_ms, &context.zone);
+    let note = if std::io::stdout().is_terminal() { NOTE_COLUMNS } else { WHOLE_NOTE_COLUMNS };
+    let table = table_with(&reading.entries, reading.now_ms, &context.zone, note);
     Ok(output::print_lines(&table.lines(output::colours(), None))?)
 }
 
@@ -84,9 +88,13 @@ fn json(entries: &[Entry]) -> Result<Vec<String>, CommandError> {
     Ok(lines)
 }
 
-/// The table of `entries` as they look at `now_ms`.
+/// The table of `entries` as they look at `now_ms`, for a terminal.
 #[must_use]
 pub(super) fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone) -> Table<8> {
+    table_with(entries, now_ms, zone, NOTE_COLUMNS)
+}
+
+fn table_with(entries: &[Entry], now_ms: u64, zone: &TimeZone, note_columns: usize) -> Table<8> {
     let mut table = Table::new([
         ("NAME", Align::Left),
         ("STATE", Align::Left),
@@ -103,6 +111,8 @@ pub(super) fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone) -> Table<8>
         // Numbers of a guest that is not there any more are not the present.
         let fresh = !entry.stale && status.data.state == Data::Fresh;
         let style = if fresh { Style::Plain } else { Style::Dim };
+        // Without values there is nothing that could have an age: it would be an earlier session's.
+        let data_age_ms = status.data.age_ms.filter(|_| status.summary.is_some());
         let summary = status.summary.clone().unwrap_or_default();
         table.row([
             Cell::foreign(&status.name, 64),
@@ -111,8 +121,8 @@ pub(super) fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone) -> Table<8>
             Cell::new(summary.cpu_percent.map_or_else(absent, percent)).style(style),
             Cell::new(memory(&summary)).style(style),
             Cell::new(pressure(&summary)).style(style),
-            Cell::new(words::age_now(status.data.age_ms, status, now_ms).map_or_else(absent, age)).style(style),
-            Cell::foreign(&words::note(entry, now_ms, zone), NOTE_COLUMNS),
+            Cell::new(words::age_now(data_age_ms, status, now_ms).map_or_else(absent, age)).style(style),
+            Cell::foreign(&words::note(entry, now_ms, zone), note_columns),
         ]);
     }
     table
@@ -176,7 +186,7 @@ mod tests {
         broken.status.config_error = Some("instance.toml: unknown key `uid` (did you mean `uds`?)".to_owned());
         let mut stopped = ready("stopped");
         stopped.status.link.state = Link::Down;
-        stopped.status.link.since = ago(3700);
+        stopped.status.link.since = Some(ago(3700));
         stopped.status.agent.state = Agent::Stopped;
         stopped.status.data.age_ms = Some(3_700_000);
         let mut left = ready("left");
@@ -200,6 +210,21 @@ mod tests {
                 "web-1     ready                            0.1.0             12.3 %  412 MiB / 1.9 GiB  0.0 / 1.2 / 50.0 %    0.4s",
             ]
         );
+    }
+
+    #[test]
+    fn a_session_without_a_sample_has_no_age_of_the_one_before() {
+        let mut down = silent("vm", 42);
+        down.status.summary = None;
+        assert!(shown(&[down])[1].ends_with("  -"));
+    }
+
+    #[test]
+    fn a_program_gets_the_whole_note() {
+        let mut broken = listening("vm");
+        broken.status.config_error = Some("x".repeat(500));
+        let whole = table_with(&[broken], NOW_MS, &TimeZone::UTC, WHOLE_NOTE_COLUMNS).lines(false, None);
+        assert!(whole[1].ends_with(&"x".repeat(500)), "{whole:?}");
     }
 
     #[test]

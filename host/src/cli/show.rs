@@ -191,8 +191,8 @@ fn facts(entry: &Entry, now_ms: u64, zone: &TimeZone) -> Table<2> {
 /// `up since 12:03:04 (3m 02s), last heard of 0.4s ago: why`.
 fn state<S>(state: &State<S>, name: &str, status: &Status, now_ms: u64, zone: &TimeZone) -> String {
     let mut text = name.to_owned();
-    if state.since.ms > 0 {
-        let _ = write!(text, " since {}", words::since(state.since.ms, now_ms, zone));
+    if let Some(since) = &state.since {
+        let _ = write!(text, " since {}", words::since(since.ms, now_ms, zone));
     }
     if let Some(old) = words::age_now(state.age_ms, status, now_ms) {
         let _ = write!(text, ", last heard of {} ago", age(old));

@@ -33,7 +33,7 @@ pub(super) fn state(entry: &Entry, now_ms: u64, zone: &TimeZone) -> (String, Sty
 }
 
 fn live_state(status: &Status, now_ms: u64, zone: &TimeZone) -> (String, Style) {
-    let since = |state: &State<Link>| since(state.since.ms, now_ms, zone);
+    let since = |state: &State<Link>| since(state.since.as_ref().map_or(0, |since| since.ms), now_ms, zone);
     match (status.link.state, status.agent.state) {
         _ if status.config_error.is_some() => ("config error".to_owned(), Style::Bad),
         (Link::Silent, _) => (format!("silent since {}", since(&status.link)), Style::Bad),

@@ -387,7 +387,7 @@ impl Core {
 }
 
 fn state<S>(state: S, since: Now, age_ms: Option<u64>, detail: Option<String>) -> State<S> {
-    let since = if since == Now::default() { Stamp::default() } else { Stamp::from_ms(since.wall_ms) };
+    let since = (since != Now::default()).then(|| Stamp::from_ms(since.wall_ms));
     State { state, since, age_ms, detail }
 }
 

@@ -18,7 +18,8 @@
 //!   Without a name: all instances. First a `status` line for each instance, then changes: at once when a state
 //!   changes, else at most once a second an instance.
 //!
-//! Anything else answers with a status of 4xx or 5xx and [`ApiError`].
+//! Anything else answers with a status of 4xx or 5xx and [`ApiError`]; only what is no HTTP has an empty answer. A
+//! request has 5 s for its head, an answer is read within 10 s or cut, and at most 32 watches are open (503 beyond).
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -89,8 +90,8 @@ pub struct Status<M = Vec<Group>> {
 pub struct State<S> {
     /// Which.
     pub state: S,
-    /// Since when it has been so.
-    pub since: Stamp,
+    /// Since when it has been so; `None` where that is not known, as of `workload` until somebody reports it.
+    pub since: Option<Stamp>,
     /// Milliseconds from the last evidence (bytes for `link` and `agent`, a sample for `data`) to
     /// [`Status::written`]; `None` when there was none since the daemon started.
     pub age_ms: Option<u64>,
