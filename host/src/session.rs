@@ -102,8 +102,8 @@ pub enum Heard<'a> {
     Event(Event<'a>),
     /// A frame that was skipped: a type unknown here.
     Unknown(u8),
-    /// A frame that was skipped: it does not decode.
-    Bad(u8),
+    /// A frame that was skipped: it does not decode. Why, where it is the first of the session.
+    Bad(Option<String>),
     /// The session is over.
     Over(Ending),
 }
@@ -134,6 +134,8 @@ pub struct Session {
     /// It may send schemas and samples.
     agent: bool,
     bad_in_a_row: u32,
+    /// A bad frame has been told of.
+    bad_told: bool,
     began: Now,
     heard: Now,
     acked: Option<Now>,
@@ -150,6 +152,7 @@ impl Session {
             inbox: Inbox::default(),
             agent: false,
             bad_in_a_row: 0,
+            bad_told: false,
             began: now,
             heard: now,
             acked: None,
@@ -275,7 +278,10 @@ impl Session {
         })?;
         let heard = match taken {
             Taken::Empty => Heard::Over(Ending::Broken("frame of length 0".into())),
-            Taken::Skipped(kind @ (kind::HEARTBEAT | kind::EVENT | kind::BYE)) => bad(&mut self.bad_in_a_row, kind),
+            Taken::Skipped(kind @ (kind::HEARTBEAT | kind::EVENT | kind::BYE)) => {
+                self.bad_in_a_row += 1;
+                bad(self.bad_in_a_row, &mut self.bad_told, kind, &format_args!("over {MAX_SMALL_BODY} bytes"))
+            }
             Taken::Skipped(kind::SCHEMA_END) if agent => {
                 Heard::Over(Ending::Broken(format!("schema end of over {MAX_SMALL_BODY} bytes")))
             }
@@ -284,7 +290,10 @@ impl Session {
                 Err(error) if matches!(frame.kind, kind::SCHEMA_PART | kind::SCHEMA_END | kind::SAMPLE) => {
                     Heard::Over(Ending::Broken(format!("frame of type {:#04x}: {error}", frame.kind)))
                 }
-                Err(_) => bad(&mut self.bad_in_a_row, frame.kind),
+                Err(error) => {
+                    self.bad_in_a_row += 1;
+                    bad(self.bad_in_a_row, &mut self.bad_told, frame.kind, &error)
+                }
                 Ok(message) => {
                     self.bad_in_a_row = 0;
                     match message {
@@ -354,12 +363,12 @@ impl Session {
     }
 }
 
-fn bad<'a>(in_a_row: &mut u32, kind: u8) -> Heard<'a> {
-    *in_a_row += 1;
-    if *in_a_row >= MAX_BAD_FRAMES {
+fn bad<'a>(in_a_row: u32, told: &mut bool, kind: u8, why: &dyn fmt::Display) -> Heard<'a> {
+    if in_a_row >= MAX_BAD_FRAMES {
         return Heard::Over(Ending::Broken(format!("{MAX_BAD_FRAMES} frames in a row do not decode")));
     }
-    Heard::Bad(kind)
+    let first = !std::mem::replace(told, true);
+    Heard::Bad(first.then(|| format!("frame of type {kind:#04x}: {why}")))
 }
 
 /// `text` as it fits a Refused.

@@ -222,6 +222,7 @@ impl Connection {
         let (id, session, slot, shared) = (self.id, &mut self.session, &self.slot, &self.shared);
         let mut refused = None;
         let mut hello = None;
+        let mut bad: Option<String> = None;
         let mut ending = None;
         let mut used = 0;
         let pause_us = slot.with(shared, |core| {
@@ -256,7 +257,10 @@ impl Connection {
                     Heard::Heartbeat(heartbeat) => core.instance.heartbeat(id, heartbeat, now),
                     Heard::Event(event) => core.event(shared, slot, id, &event, now),
                     Heard::Unknown(_) => core.instance.counters.frames_unknown += 1,
-                    Heard::Bad(_) => core.instance.counters.frames_bad += 1,
+                    Heard::Bad(why) => {
+                        core.instance.counters.frames_bad += 1;
+                        bad = bad.take().or(why);
+                    }
                     Heard::Over(over) => ending = Some(over),
                 }
                 if let Some(sequence) = taken_sample {
@@ -267,6 +271,10 @@ impl Connection {
             core.instance.counters.throttled += u64::from(pause_us > 0);
             pause_us
         });
+        if let Some(why) = bad {
+            let what = format_args!("session {:016x} sends frames that do not decode and are skipped: {why}", id.0);
+            slot.say(shared, tracing::Level::WARN, what);
+        }
         if pause_us > 0 {
             self.read_after_us = now.mono_us + pause_us.min(SECOND_US);
             let slot = Arc::clone(&self.slot);

@@ -39,6 +39,9 @@ fn unknown_and_oversized_frames_are_skipped_and_counted() {
     guest.wait_ack(|ack| ack.sample == 1);
     let status = daemon.wait_status("bad", "counts", |status| status["counters"]["samples"] == 1);
     assert_eq!((&status["counters"]["frames_unknown"], &status["counters"]["frames_bad"]), (&json!(2), &json!(1)));
+    let told =
+        daemon.log().lines().filter(|line| line.contains("WARN") && line.contains("frame of type 0x08: ")).count();
+    assert_eq!(told, 1, "{}", daemon.log());
 }
 
 /// Sends a schema of disks in the middle of which the host may hang up.
