@@ -87,7 +87,7 @@ struct Api {
 
 impl axum::extract::FromRef<Api> for Arc<Shared> {
     fn from_ref(api: &Api) -> Self {
-        Arc::clone(&api.shared)
+        Self::clone(&api.shared)
     }
 }
 
