@@ -30,10 +30,10 @@ impl Proc {
         "/proc/pressure/cpu",
         "/proc/pressure/memory",
         "/proc/pressure/io",
-        "/sys/fs/cgroup/work/cpu.stat",
-        "/sys/fs/cgroup/work/memory.stat",
-        "/sys/fs/cgroup/work/memory.max",
-        "/sys/fs/cgroup/work/cpu.max",
+        "/sys/fs/cgroup/busy/cpu.stat",
+        "/sys/fs/cgroup/busy/memory.stat",
+        "/sys/fs/cgroup/busy/memory.max",
+        "/sys/fs/cgroup/busy/cpu.max",
         "/sys/block/vda/size",
     ];
 
@@ -77,11 +77,11 @@ const COUNTERS: &[Counter<'_>] = &[
     ("node_pressure_cpu_waiting_seconds_total", &[], "/proc/pressure/cpu", "some", 4, 1e-6),
     ("node_pressure_memory_stalled_seconds_total", &[], "/proc/pressure/memory", "full", 4, 1e-6),
     ("node_pressure_io_waiting_seconds_total", &[], "/proc/pressure/io", "some", 4, 1e-6),
-    ("container_cpu_usage_seconds_total", &[("id", "/work")], "/sys/fs/cgroup/work/cpu.stat", "usage_usec", 1, 1e-6),
+    ("container_cpu_usage_seconds_total", &[("id", "/busy")], "/sys/fs/cgroup/busy/cpu.stat", "usage_usec", 1, 1e-6),
     (
         "container_memory_failures_total",
-        &[("id", "/work"), ("failure_type", "pgfault")],
-        "/sys/fs/cgroup/work/memory.stat",
+        &[("id", "/busy"), ("failure_type", "pgfault")],
+        "/sys/fs/cgroup/busy/memory.stat",
         "pgfault",
         1,
         1.0,
@@ -93,13 +93,13 @@ fn constants_are_equal_and_counters_bracketed() -> Result<()> {
     let _turn = vm::turn()?;
     let (system, vm) = System::with_real_vm(|builder| builder.memory_mib(384).cpus(2).disk_mib(24))?;
     vm.sh(
-        "mkdir /sys/fs/cgroup/work && echo 64M >/sys/fs/cgroup/work/memory.max && echo '50000 100000' >/sys/fs/cgroup/work/cpu.max &&
-         (echo 0 >/sys/fs/cgroup/work/cgroup.procs; while :; do dd if=/dev/vda of=/dev/null bs=64k count=20 2>/dev/null; wget -qO- http://127.0.0.1:1 2>/dev/null; sleep 0.2; done) >/dev/null 2>&1 &",
+        "mkdir /sys/fs/cgroup/busy && echo 64M >/sys/fs/cgroup/busy/memory.max && echo '50000 100000' >/sys/fs/cgroup/busy/cpu.max &&
+         (echo 0 >/sys/fs/cgroup/busy/cgroup.procs; while :; do dd if=/dev/vda of=/dev/null bs=64k count=20 2>/dev/null; wget -qO- http://127.0.0.1:1 2>/dev/null; sleep 0.2; done) >/dev/null 2>&1 &",
         SOON,
     )?;
     system.wait_status("vm", "proven, with the new cgroup", |status| {
         status["guest"]["proven"] == true
-            && value(status, "container_cpu_usage_seconds_total", &[("id", "/work")]).is_some()
+            && value(status, "container_cpu_usage_seconds_total", &[("id", "/busy")]).is_some()
     })?;
 
     for round in 0..3 {
@@ -126,11 +126,11 @@ fn constants_are_equal_and_counters_bracketed() -> Result<()> {
             ("informant_disk_size_bytes", &[("device", "vda")], before.number("/sys/block/vda/size", "", 0)? * 512.0),
             (
                 "container_spec_memory_limit_bytes",
-                &[("id", "/work")],
-                before.number("/sys/fs/cgroup/work/memory.max", "", 0)?,
+                &[("id", "/busy")],
+                before.number("/sys/fs/cgroup/busy/memory.max", "", 0)?,
             ),
-            ("informant_cgroup_memory_limit_bytes", &[("id", "/work")], f64::from(64 << 20)),
-            ("informant_cgroup_cpu_limit_cores", &[("id", "/work")], 0.5),
+            ("informant_cgroup_memory_limit_bytes", &[("id", "/busy")], f64::from(64 << 20)),
+            ("informant_cgroup_cpu_limit_cores", &[("id", "/busy")], 0.5),
         ];
         for (name, labels, expected) in constants {
             // The kernel works btime out anew at each read, and may round it to the neighbouring second.
