@@ -24,42 +24,67 @@ fn boot_id(status: &Value) -> String {
     status["guest"]["boot_id"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Whether the vsock device still carries a dial of a program that has nothing to do with us.
+fn device_is_alive(vm: &Vm) -> Result<bool> {
+    let listener = vm.listen(7_000)?;
+    listener.set_nonblocking(true)?;
+    vm.sh("vsock-cat connect 2 7000 </dev/null >/dev/null 2>&1 &", SOON)?;
+    Ok(system::wait_at_most(SOON, "a dial", || listener.accept().ok()).is_ok())
+}
+
+/// One reset with the session open; the status afterwards, or `None` when it killed the vsock device.
+fn reset(system: &System, vm: &Vm, before: &Value) -> Result<Option<Value>> {
+    // What is under way in the device at the moment of a reset may kill it, and so does a pause before it: the daemon
+    // sends nothing to a guest that is silent, and what belongs to the proof is over in a second.
+    thread::sleep(Duration::from_secs(1));
+    vm.reset()?;
+    vm.wait_boot(vm::BOOT_TIMEOUT)?;
+    let old = boot_id(before);
+    let waited = system.wait_status("vm", "another boot, ready, proven", |status| {
+        !boot_id(status).is_empty()
+            && boot_id(status) != old
+            && status["agent"]["state"] == "ready"
+            && status["guest"]["proven"] == true
+    });
+    match waited {
+        Ok(status) => Ok(Some(status)),
+        Err(_) if !device_is_alive(vm)? => Ok(None),
+        Err(error) => {
+            let log = vm.sh("cat /run/informant.log", SOON)?;
+            Err(error.context(format!("the device is alive; the agent's log:\n{log}")))
+        }
+    }
+}
+
 #[test]
 fn five_resets_with_the_session_open_are_five_boots() -> Result<()> {
     let _turn = vm::turn()?;
-    let (system, vm) = System::with_real_vm(|builder| builder.memory_mib(256))?;
-    let mut status = system.wait_status("vm", "ready, proven", |status| {
-        status["guest"]["proven"] == true && status["data"]["state"] == "fresh"
-    })?;
-    for reset in 1..=5 {
-        // What is under way in vhost-device-vsock 0.3 at the moment of a reset stops it for good. The guest is paused
-        // first, and the daemon sends nothing to a guest that is silent.
-        vm.pause()?;
-        thread::sleep(Duration::from_millis(1_500));
-        vm.reset()?;
-        vm.resume()?;
-        vm.wait_boot(vm::BOOT_TIMEOUT)?;
-        let before = boot_id(&status);
-        let waited = system.wait_status("vm", "another boot, ready, proven", |status| {
-            !boot_id(status).is_empty()
-                && boot_id(status) != before
-                && status["agent"]["state"] == "ready"
-                && status["guest"]["proven"] == true
-        });
-        status = match waited {
-            Ok(status) => status,
-            Err(error) => {
-                let log = vm.sh("cat /run/informant.log; for p in $(pidof informant-guest); do cat /proc/$p/stat /proc/$p/task/*/stack /proc/$p/syscall; ls -l /proc/$p/fd; done; uptime", SOON)?;
-                return Err(error.context(format!("after reset {reset}; the agent's log:\n{log}")));
-            }
-        };
-        let uptime = value(&status, "informant_uptime_seconds", &[]).context("uptime")?;
-        assert!(uptime < 60.0, "counters begin anew: uptime {uptime}");
-        let expected = vm.sh("tr -d - </proc/sys/kernel/random/boot_id", SOON)?;
-        assert_eq!(boot_id(&status), expected.trim());
-        // A rate across the reset would be negative or huge.
-        let busy = status["summary"]["cpu_percent"].as_f64();
-        assert!(busy.is_none_or(|busy| (0.0..=100.0).contains(&busy)), "{busy:?}");
+    let vsock_cat = project::vsock_cat()?;
+    let (mut resets, mut devices) = (0, 0);
+    // vhost-device-vsock 0.3 does not survive every reset; then another VM goes on, and says so.
+    while resets < 5 {
+        devices += 1;
+        assert!(devices <= 8, "{resets} resets with eight devices");
+        let (system, vm) =
+            System::with_real_vm(|builder| builder.memory_mib(256).program("bin/vsock-cat", &vsock_cat))?;
+        let mut status = system.wait_status("vm", "ready, proven", |status| {
+            status["guest"]["proven"] == true && status["data"]["state"] == "fresh"
+        })?;
+        while resets < 5 {
+            let Some(after) = reset(&system, &vm, &status)? else {
+                println!("after {resets} resets, the vsock device of VM {devices} is dead");
+                break;
+            };
+            status = after;
+            resets += 1;
+            let uptime = value(&status, "informant_uptime_seconds", &[]).context("uptime")?;
+            assert!(uptime < 60.0, "counters begin anew: uptime {uptime}");
+            let expected = vm.sh("tr -d - </proc/sys/kernel/random/boot_id", SOON)?;
+            assert_eq!(boot_id(&status), expected.trim());
+            // A rate across the reset would be negative or huge.
+            let busy = status["summary"]["cpu_percent"].as_f64();
+            assert!(busy.is_none_or(|busy| (0.0..=100.0).contains(&busy)), "{busy:?}");
+        }
     }
     Ok(())
 }
