@@ -32,6 +32,18 @@ pub fn count(set: &[u8]) -> usize {
     set.iter().map(|byte| byte.count_ones() as usize).sum()
 }
 
+/// The numbers of the bits that are set, in order.
+pub fn ones(set: impl IntoIterator<Item = u8>) -> impl Iterator<Item = usize> {
+    set.into_iter().enumerate().flat_map(|(at, byte)| {
+        let mut rest = byte;
+        core::iter::from_fn(move || {
+            let bit = rest.trailing_zeros() as usize;
+            rest &= rest.wrapping_sub(1);
+            (bit < 8).then_some(at * 8 + bit)
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +59,6 @@ mod tests {
         put(&mut set, 0, false);
         assert_eq!((set, count(&set)), ([0, 2], 1));
         assert!(padding_is_zero(&set, 10) && !padding_is_zero(&set, 9));
+        assert!(ones([0x81, 0, 0xff]).eq([0, 7, 16, 17, 18, 19, 20, 21, 22, 23]));
     }
 }

@@ -39,7 +39,7 @@ pub struct Row<'a> {
 /// The row a connection's next delta starts from, in buffers that the caller keeps.
 #[derive(Debug)]
 pub struct Base<'a> {
-    /// A value a series.
+    /// A value a series; 0 where it is absent.
     pub values: &'a mut [u64],
     /// A bit a series.
     pub present: &'a mut [u8],
@@ -113,6 +113,13 @@ pub struct SampleBody<'a> {
     rest: &'a [u8],
 }
 
+/// The parts behind the head.
+struct Sets<'a> {
+    absent: Option<&'a [u8]>,
+    changed: &'a [u8],
+    values: &'a [u8],
+}
+
 /// What applying a sample found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
@@ -142,62 +149,86 @@ impl<'a> SampleBody<'a> {
         self.flags & KEY != 0
     }
 
-    /// Moves `base` (as many values as the schema has series) to this sample. On an error `base` is as it was.
-    pub fn apply(&self, base: &mut Base<'_>) -> Result<Applied, DecodeError> {
-        let series = base.values.len();
-        let bytes = bits::bytes_for(series);
-        let (mut rest, key) = (self.rest, self.is_key());
+    /// The set of series that it calls changed, for a schema of so many series.
+    pub fn changed(&self, series: usize) -> Result<&'a [u8], DecodeError> {
+        self.sets(series).map(|sets| sets.changed)
+    }
+
+    fn sets(&self, series: usize) -> Result<Sets<'a>, DecodeError> {
+        let mut values = self.rest;
         let mut take_set = || {
-            let (set, behind) = rest.split_at_checked(bytes).ok_or(DecodeError::Malformed)?;
-            rest = behind;
+            let (set, behind) = values.split_at_checked(bits::bytes_for(series)).ok_or(DecodeError::Malformed)?;
+            values = behind;
             if bits::padding_is_zero(set, series) { Ok(set) } else { Err(DecodeError::Malformed) }
         };
         let absent = if self.flags & ABSENT != 0 { Some(take_set()?) } else { None };
         let changed = take_set()?;
-        let was_present = base.present.get_mut(..bytes).ok_or(DecodeError::Malformed)?;
+        Ok(Sets { absent, changed, values })
+    }
+
+    /// Moves `base` (as many values as the schema has series, 0 where absent) to this sample. On an error `base` is as
+    /// it was. What a delta costs grows with what changed, not with how many series there are.
+    pub fn apply(&self, base: &mut Base<'_>) -> Result<Applied, DecodeError> {
+        let series = base.values.len();
+        let Sets { absent, changed, values: coded } = self.sets(series)?;
+        let was_present = base.present.get_mut(..changed.len()).ok_or(DecodeError::Malformed)?;
+        let key = self.is_key();
         if key && absent.is_none() {
             return Err(DecodeError::Malformed);
         }
-        let is_present = |was_present: &[u8], i| match absent {
-            Some(absent) => !bits::get(absent, i),
-            None => bits::get(was_present, i),
+        let full = |at: usize| if at == series / 8 { (1 << (series % 8)) - 1 } else { u8::MAX };
+        let is_present = |was_present: &[u8], at: usize| match absent {
+            Some(absent) => !absent.get(at).copied().unwrap_or(u8::MAX) & full(at),
+            None => was_present.get(at).copied().unwrap_or(0),
         };
 
-        // First pass: all of it must be there, so that a bad sample changes nothing.
-        let mut at = 0;
-        for i in 0..series {
-            let (present, changed) = (is_present(was_present, i), bits::get(changed, i));
-            if changed && !present {
+        // First all of it must be there, so that a bad sample changes nothing.
+        let mut count = 0;
+        for (at, changed) in changed.iter().enumerate() {
+            let present = is_present(was_present, at);
+            if changed & !present != 0 {
                 return Err(DecodeError::Malformed);
             }
-            if changed || (key && present) {
-                at = read(rest, at).ok_or(DecodeError::Malformed)?.1;
-            }
+            count += if key { present } else { *changed }.count_ones();
         }
-        if at != rest.len() {
+        let mut end = 0;
+        for _ in 0..count {
+            end = read(coded, end).ok_or(DecodeError::Malformed)?.1;
+        }
+        if end != coded.len() {
             return Err(DecodeError::Trailing);
         }
 
         let mut applied = Applied { key, mismatches: 0 };
-        let mut at = 0;
-        for (i, value) in base.values.iter_mut().enumerate() {
-            let (was, is, changed) = (bits::get(was_present, i), is_present(was_present, i), bits::get(changed, i));
-            bits::put(was_present, i, is);
-            if !is {
-                *value = 0;
-                continue;
+        let mut end = 0;
+        let mut next = || {
+            let (value, behind) = read(coded, end)?;
+            end = behind;
+            Some(value)
+        };
+        if key {
+            for i in bits::ones((0..changed.len()).map(|at| is_present(was_present, at))) {
+                let (Some(value), Some(new)) = (base.values.get_mut(i), next()) else { break };
+                let differs = *value != new || !bits::get(was_present, i);
+                applied.mismatches += usize::from(differs && !bits::get(changed, i));
+                *value = new;
             }
-            if !(changed || key) {
-                // Only a set that calls a newcomer unchanged gets here: its value is 0, as it is coded against.
-                continue;
+        } else {
+            for i in bits::ones(changed.iter().copied()) {
+                let (Some(value), Some(step)) = (base.values.get_mut(i), next()) else { break };
+                *value = value.wrapping_add(unzigzag(step).cast_unsigned());
             }
-            let Some((coded, behind)) = read(rest, at) else { continue };
-            at = behind;
-            if key {
-                applied.mismatches += usize::from(!changed && (!was || *value != coded));
-                *value = coded;
-            } else {
-                *value = value.wrapping_add(unzigzag(coded).cast_unsigned());
+        }
+        if absent.is_some() {
+            for at in 0..was_present.len() {
+                let is = is_present(was_present, at);
+                let Some(was) = was_present.get_mut(at) else { break };
+                let gone = core::mem::replace(was, is) & !is;
+                for i in bits::ones([gone]) {
+                    if let Some(value) = base.values.get_mut(at * 8 + i) {
+                        *value = 0;
+                    }
+                }
             }
         }
         Ok(applied)

@@ -64,6 +64,8 @@ pub struct Series {
     /// The decoder's base: raw values of the newest sample.
     values: Vec<u64>,
     present: Vec<u8>,
+    /// Which series the newest sample set: elsewhere `before` is up to date.
+    touched: Vec<u8>,
     /// The raw value before the newest one; where that was absent, the last one seen.
     before: Vec<u64>,
     /// Which series the sample before the newest had.
@@ -90,6 +92,7 @@ impl Series {
         self.layout = Arc::default();
         self.values = Vec::new();
         self.present = Vec::new();
+        self.touched = Vec::new();
         self.has_sample = false;
         self.sequence = 0;
         self.interval_us = None;
@@ -143,6 +146,7 @@ impl Series {
         self.before_present.resize(bytes, 0);
         self.values = vec![0; series];
         self.present = vec![0; bytes];
+        self.touched = vec![0; bytes];
         self.has_sample = false;
         self.layout = Arc::new(layout);
         self.before_layout = Arc::clone(&self.layout);
@@ -161,11 +165,13 @@ impl Series {
         if !first && head.sequence <= self.sequence {
             return Err(SampleError::Sequence { from: self.sequence, to: head.sequence });
         }
+        let changed = sample.changed(self.values.len())?;
         self.remember(true);
-        self.carried = false;
         let had_sample = self.has_sample;
         let mut base = Base { values: &mut self.values, present: &mut self.present };
         let applied = sample.apply(&mut base)?;
+        self.carried = false;
+        self.touch(changed, applied.key);
         let mut taken = Taken::default();
         if had_sample {
             taken.mismatches = applied.mismatches as u64;
@@ -213,8 +219,8 @@ impl Series {
             self.before_layout = Arc::clone(&self.layout);
         }
         if self.has_sample {
-            for (i, (before, value)) in self.before.iter_mut().zip(&self.values).enumerate() {
-                if bits::get(&self.present, i) {
+            for i in bits::ones(self.touched.iter().copied()) {
+                if let (Some(before), Some(value)) = (self.before.get_mut(i), self.values.get(i)) {
                     *before = *value;
                 }
             }
@@ -227,10 +233,19 @@ impl Series {
         self.carried = true;
     }
 
+    /// A series that a delta does not call changed, and that was there before, has the value that `before` has.
+    fn touch(&mut self, changed: &[u8], key: bool) {
+        let sets = self.present.iter().zip(&self.before_present).zip(changed);
+        for (touched, ((present, before), changed)) in self.touched.iter_mut().zip(sets) {
+            *touched = present & if key { u8::MAX } else { changed | !before };
+        }
+    }
+
     fn advance_offsets(&mut self) -> u64 {
         let mut fell = 0;
-        for (i, (value, before)) in self.values.iter().zip(&self.before).enumerate() {
-            if value >= before || !bits::get(&self.present, i) {
+        for i in bits::ones(self.touched.iter().copied()) {
+            let (Some(value), Some(before)) = (self.values.get(i), self.before.get(i)) else { break };
+            if value >= before {
                 continue;
             }
             let Some(metric) = self.layout.metric(i).filter(|metric| metric.kind == Kind::Counter) else { continue };
