@@ -2,6 +2,7 @@
 //! later: a slow accept stops a whole VM's vsock on some VMMs.
 
 use super::connection::serve;
+use super::descriptors::Place;
 use super::shared::Shared;
 use super::slot::Slot;
 use crate::config::{Address, Config};
@@ -22,8 +23,12 @@ const AGAIN: Duration = Duration::from_millis(500);
 const DIAL_AT_MOST_EVERY: Duration = Duration::from_secs(5);
 /// Deadline of a dial: over the 2 s that the kernel and VMMs take.
 const DIAL_DEADLINE: Duration = Duration::from_secs(4);
-/// Between looks whether the socket's file is still the one that was bound.
+/// Between looks whether the socket's file is still the one that was bound, with few instances.
 const IN_PLACE_EVERY: Duration = Duration::from_secs(2);
+/// So many looks a second, over all instances.
+const IN_PLACE_LOOKS: u32 = 500;
+/// However many instances there are.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 /// Connections over the budget that are taken in a row, and the pause after them. What waits meanwhile is in the
 /// backlog, of which a root's agent behind an unprivileged storm gets to the front within seconds.
 const BURST: u32 = 32;
@@ -35,8 +40,20 @@ const VSOCK_PAUSE: Duration = Duration::from_millis(10);
 const PRIVILEGED: u32 = 1024;
 
 /// The first attempt to bind, for [`run`]: at once, so that agents that are told to come again find it.
-pub(super) fn first_listener(shared: &Shared, config: &Config) -> Option<Listener> {
-    unix::listen(&listen_path(shared, config)?, &access(config)).ok()
+pub(super) fn first_listener(shared: &Shared, config: &Config) -> Option<Bound> {
+    bind_once(shared, &listen_path(shared, config)?, &access(config)).ok()
+}
+
+/// A listening socket and its place among the descriptors.
+#[derive(Debug)]
+pub(super) struct Bound {
+    listener: Listener,
+    _place: Place,
+}
+
+fn bind_once(shared: &Shared, path: &Path, access: &Access) -> io::Result<Bound> {
+    let place = shared.descriptors.take().ok_or_else(|| io::Error::other(shared.descriptors.exhausted()))?;
+    Ok(Bound { listener: unix::listen(path, access)?, _place: place })
 }
 
 /// Where it listens, if at a socket of its own.
@@ -57,7 +74,7 @@ pub(super) async fn run(
     shared: Arc<Shared>,
     slot: Arc<Slot>,
     config: Config,
-    first: Option<Listener>,
+    first: Option<Bound>,
     mut stop: watch::Receiver<bool>,
 ) {
     let work = async {
@@ -78,16 +95,16 @@ fn set_link(shared: &Shared, slot: &Arc<Slot>, state: Link, detail: Option<Strin
     slot.with(shared, |core| core.instance.set_link(state, detail, shared.now()));
 }
 
-async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path, mut first: Option<Listener>) {
+async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path, mut first: Option<Bound>) {
     loop {
-        let listener = match first.take() {
-            Some(listener) => listener,
+        let bound = match first.take() {
+            Some(bound) => bound,
             None => bind(shared, slot, config, path).await,
         };
         set_link(shared, slot, Link::Listening, None);
         tokio::select! {
-            () = accept(shared, slot, &listener) => {}
-            () = replaced(&listener) => {}
+            () = accept(shared, slot, &bound.listener) => {}
+            () = replaced(shared, &bound.listener) => {}
         }
         let what = format!("the socket {} was removed or replaced: binds it again", path.display());
         slot.say(shared, tracing::Level::WARN, format_args!("{what}"));
@@ -96,9 +113,11 @@ async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &
 }
 
 /// Returns when the file of the socket is another one or gone: the directory of a VM is made anew at its restart.
-async fn replaced(listener: &Listener) {
+async fn replaced(shared: &Shared, listener: &Listener) {
     while listener.is_in_place() {
-        tokio::time::sleep(IN_PLACE_EVERY).await;
+        let instances = u32::try_from(shared.count()).unwrap_or(u32::MAX);
+        let every = Duration::from_secs(1).saturating_mul(instances) / IN_PLACE_LOOKS;
+        tokio::time::sleep(every.clamp(IN_PLACE_EVERY, LOOK_AT_LEAST_EVERY)).await;
     }
 }
 
@@ -108,7 +127,7 @@ async fn accept(shared: &Arc<Shared>, slot: &Arc<Slot>, listener: &Listener) {
         match listener.socket.accept().await {
             Ok((stream, _)) => {
                 burst = if is_in_budget(shared, slot) { 0 } else { burst + 1 };
-                tokio::spawn(serve(Arc::clone(shared), Arc::clone(slot), stream, None));
+                spawn(shared, slot, stream, None);
                 if burst >= BURST {
                     burst = 0;
                     tokio::time::sleep(STORM_PAUSE).await;
@@ -137,15 +156,15 @@ fn is_in_budget(shared: &Shared, slot: &Arc<Slot>) -> bool {
 }
 
 /// Binds, however long that takes: the directory may come later, and an error may be mended.
-async fn bind(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path) -> Listener {
+async fn bind(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path) -> Bound {
     let access = access(config);
     let mut said = None;
     let mut reported = None;
     loop {
-        match unix::listen(path, &access) {
-            Ok(listener) => {
+        match bind_once(shared, path, &access) {
+            Ok(bound) => {
                 report(shared, slot, &mut reported, None);
-                return listener;
+                return bound;
             }
             Err(error) => {
                 let no_directory =
@@ -180,12 +199,17 @@ fn report(shared: &Shared, slot: &Arc<Slot>, reported: &mut Option<String>, erro
 async fn dial(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, port: u32) {
     let mut pause = AGAIN;
     loop {
-        let connected = tokio::time::timeout(DIAL_DEADLINE, connect(config, port)).await;
+        let place = shared.descriptors.take().ok_or_else(|| io::Error::other(shared.descriptors.exhausted()));
+        let connected = async {
+            let place = place?;
+            Ok((connect(config, port).await?, place))
+        };
+        let connected = tokio::time::timeout(DIAL_DEADLINE, connected).await;
         let connected = connected.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")));
         match connected {
-            Ok(stream) => {
+            Ok((stream, place)) => {
                 let samples = slot.look(|core| core.instance.counters.samples);
-                serve(Arc::clone(shared), Arc::clone(slot), stream, None).await;
+                serve(Arc::clone(shared), Arc::clone(slot), stream, None, place).await;
                 // Only a session that brought something makes the next dial a quick one.
                 let useful = slot.look(|core| core.instance.counters.samples) > samples;
                 pause = if useful { AGAIN } else { (pause * 2).min(DIAL_AT_MOST_EVERY) };
@@ -231,12 +255,13 @@ pub(super) async fn run_vsock(shared: Arc<Shared>) {
                     Some(slot) => {
                         let over = !is_in_budget(&shared, &slot);
                         if port < PRIVILEGED || !over {
-                            tokio::spawn(serve(Arc::clone(&shared), slot, stream, Some(port)));
+                            spawn(&shared, &slot, stream, Some(port));
                         }
                         over
                     }
                     None => {
-                        refuse_stranger(&stream, cid);
+                        let text = format!("no instance has cid {cid}");
+                        refuse(&stream, RefusedCode::UNKNOWN_INSTANCE, true, &text);
                         true
                     }
                 };
@@ -254,11 +279,20 @@ pub(super) async fn run_vsock(shared: Arc<Shared>) {
     }
 }
 
-fn refuse_stranger(stream: &UnixStream, cid: u32) {
+/// Takes a connection that was accepted, if there is room for it.
+fn spawn(shared: &Arc<Shared>, slot: &Arc<Slot>, stream: UnixStream, peer_port: Option<u32>) {
+    let Some(place) = shared.descriptors.take() else {
+        let what = shared.descriptors.exhausted();
+        slot.say(shared, tracing::Level::WARN, format_args!("a connection was refused: {what}"));
+        return refuse(&stream, RefusedCode::TOO_MANY, false, "the host has no file descriptor left");
+    };
+    tokio::spawn(serve(Arc::clone(shared), Arc::clone(slot), stream, peer_port, place));
+}
+
+/// Says no, and closes.
+fn refuse(stream: &UnixStream, code: RefusedCode, permanent: bool, text: &str) {
     let mut frame = [0; 256];
-    let text = format!("no instance has cid {cid}");
-    let refused = Refused { code: RefusedCode::UNKNOWN_INSTANCE, permanent: true, text: &text };
-    if let Ok(length) = refused.encode(&mut frame) {
+    if let Ok(length) = (Refused { code, permanent, text }).encode(&mut frame) {
         let _stranger_gone = stream.try_write(frame.get(..length).unwrap_or_default());
     }
 }

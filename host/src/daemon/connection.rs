@@ -1,6 +1,7 @@
 //! One connection: moves bytes between a socket and its [`Session`], and what they mean into the instance. Reads are
 //! paused while the instance is over its budget; nothing here waits for a guest without a deadline.
 
+use super::descriptors::Place;
 use super::prove;
 use super::shared::Shared;
 use super::slot::{Slot, Wake};
@@ -28,8 +29,8 @@ use tokio::time::{Instant, sleep_until};
 const READ: usize = 64 * 1024;
 /// Bytes that may wait for a guest that does not read. Acks are left out beyond; they repeat what they say.
 const MAX_OUT: usize = 4 * MAX_HOST_FRAME;
-/// How long a silent guest's connection stays open: longer than a slow boot. A host that closes (or sends) while the guest's driver is down stops
-/// vhost-device-vsock 0.3 for good.
+/// How long a silent guest's connection stays open: longer than a slow boot. A host that closes (or sends) while the
+/// guest's driver is down stops vhost-device-vsock 0.3 for good.
 const PARKED: Duration = Duration::from_secs(60);
 
 thread_local! {
@@ -64,7 +65,13 @@ enum Pumped {
 }
 
 /// Serves a connection until it is over. `peer_port`: of an AF_VSOCK peer.
-pub(super) async fn serve(shared: Arc<Shared>, slot: Arc<Slot>, stream: UnixStream, peer_port: Option<u32>) {
+pub(super) async fn serve(
+    shared: Arc<Shared>,
+    slot: Arc<Slot>,
+    stream: UnixStream,
+    peer_port: Option<u32>,
+    _place: Place,
+) {
     let now = shared.now();
     slot.with(&shared, |core| core.instance.counters.connections += 1);
     let (mut session, mut challenge) = ([0; 8], [0; 16]);
@@ -101,6 +108,7 @@ impl Connection {
         let mut timer = std::pin::pin!(sleep_until(Instant::now()));
         let mut armed_us = 0;
         let wake = Arc::clone(&self.wake);
+        let mut woken = std::pin::pin!(wake.notify.notified());
         loop {
             if let Some(ending) = self.turn() {
                 return ending;
@@ -122,7 +130,10 @@ impl Connection {
             let reads = self.session.wants_bytes() && !paused;
             let pumped = tokio::select! {
                 pumped = poll_fn(|cx| self.poll(cx, reads)) => pumped,
-                () = wake.notify.notified() => Pumped::Empty,
+                () = woken.as_mut() => {
+                    woken.set(wake.notify.notified());
+                    Pumped::Empty
+                }
                 () = timer.as_mut() => Pumped::Empty,
             };
             match pumped {

@@ -1,9 +1,11 @@
-//! The daemon: wires sessions, model and publishing to sockets, files and time. One thread runs all of it; a second
-//! one writes files.
+//! The daemon: wires sessions, model and publishing to sockets, files and time. One thread runs all of it; two others
+//! write files.
 
 mod accept;
 mod api;
+mod coalesce;
 mod connection;
+mod descriptors;
 mod folders;
 mod patience;
 mod prove;
@@ -17,7 +19,6 @@ use crate::lock::{self, LockError};
 use informant_wire::HOST_PORT;
 use informant_wire::host_to_guest::ByeReason;
 use informant_wire::id::ControllerId;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use shared::Shared;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
 
 /// How long the sessions have to take their Bye at the end.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -70,14 +70,17 @@ fn serve(dir: &Path, port: u32) -> Result<(), ServeError> {
     std::fs::create_dir_all(dir).map_err(directory)?;
     let dir = dir.canonicalize().map_err(directory)?;
     let _lock = lock::acquire(&dir)?;
-    raise_descriptors();
     let mut controller = [0; 16];
     getrandom::fill(&mut controller).map_err(io::Error::other)?;
-    let (jobs, queue) = mpsc::channel(writer::QUEUE);
-    let shared = Arc::new(Shared::new(dir, port, ControllerId(controller), jobs));
-    let writes = Arc::clone(&shared);
-    std::thread::Builder::new().name("writer".into()).spawn(move || writer::run(&writes, queue))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(2).build()?;
+    let (writers, queues) = writer::queues();
+    let shared = Arc::new(Shared::new(dir, port, ControllerId(controller), writers));
+    writer::start(&shared, queues)?;
+    let coalesce = coalesce::Coalesce::new(Arc::clone(&shared));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(2)
+        .on_thread_park(move || coalesce.before_sleep())
+        .build()?;
     runtime.block_on(run(&shared))
 }
 
@@ -113,13 +116,4 @@ async fn stop(shared: &Arc<Shared>) {
     };
     let _late_ones_are_cut = tokio::time::timeout(GOODBYE, all_gone).await;
     let _disk_hangs = tokio::time::timeout(Duration::from_secs(10), publisher::last(shared)).await;
-}
-
-/// Every instance costs two descriptors: the limit goes as high as it may.
-fn raise_descriptors() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(soft, hard)| if soft < hard { setrlimit(Resource::RLIMIT_NOFILE, hard, hard) } else { Ok(()) });
-    if let Err(error) = raised {
-        tracing::warn!("cannot raise the limit of open files: {error}");
-    }
 }

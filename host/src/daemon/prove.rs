@@ -1,6 +1,7 @@
 //! The proof of root on a hybrid socket: dial the agent's control port, ask for a session, compare the challenge. One
 //! in flight an instance, at least a second apart, each with a deadline. The challenge never travels host to listener.
 
+use super::descriptors::is_shortage;
 use super::shared::Shared;
 use super::slot::Slot;
 use crate::config::Address;
@@ -47,10 +48,18 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
         let Some((session, uds)) = next else { return };
         last = Some(session);
         let deadline = Duration::from_secs(HANDSHAKE_DEADLINE_S);
-        let Ok(place) = shared.proofs.acquire().await else { return };
+        let Ok(place) = shared.descriptors.proofs.acquire().await else { return };
         let answer = tokio::time::timeout(deadline, ask(&uds, session)).await;
         let answer = answer.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")));
         drop(place);
+        if let Err(error) = &answer
+            && is_shortage(error)
+        {
+            // Ours, not the guest's: no attempt.
+            slot.say(&shared, tracing::Level::WARN, format_args!("cannot ask for a proof yet: {error}"));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            continue;
+        }
         let tried = attempts.entry(session).or_default();
         *tried += 1;
         let proven = match answer {

@@ -1,12 +1,14 @@
 //! Decides when a status file is written: at once when a state changes, else at most once a second, less often when
-//! there are many instances.
+//! there are many instances, and spread out when the states of many change together.
 
 use super::shared::{Change, Shared};
 use super::slot::Slot;
-use super::writer::{Job, pace};
+use super::writer::{LogJob, StatusJob, pace, status_cost_us};
 use crate::model::Now;
+use crate::model::budget::Bucket;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// How often it looks for files that are due: a tenth of the time between two writes of one, within these bounds.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -14,10 +16,25 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(2);
 /// A status file is not written more often than this, even when states change without end.
 const AT_MOST_EVERY_US: u64 = 100_000;
+/// A tenth of a core for status files, whatever happens: after a restart the guests' handshakes need the rest.
+const COST_US_A_SECOND: u64 = 100_000;
+/// What may be spent of it at once.
+const COST_US_AT_ONCE: u64 = 500_000;
+
+/// What came of a wish to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// It is on its way, or need not be written now.
+    Settled,
+    /// There is no room or no budget: it is due at the next look.
+    Later,
+}
 
 /// Works for ever.
 pub(super) async fn run(shared: Arc<Shared>) {
+    let mut budget = Bucket::new(COST_US_A_SECOND, COST_US_AT_ONCE, shared.now());
     let mut looked = tokio::time::Instant::now();
+    let mut behind = false;
     loop {
         let (again_us, _) = pace(shared.count(), Now::default());
         let pause = (Duration::from_micros(again_us) / 10).clamp(LOOK_EVERY, LOOK_AT_LEAST_EVERY);
@@ -25,23 +42,21 @@ pub(super) async fn run(shared: Arc<Shared>) {
             () = shared.urgent_wake.notified() => {
                 for slot in shared.take_urgent() {
                     let _nobody_watches = shared.changes.send(Change::State(Arc::clone(&slot.name)));
-                    write(&shared, &slot, true);
+                    behind |= write(&shared, &slot, &mut budget, true) == Wish::Later;
                 }
             }
-            () = tokio::time::sleep_until(looked + pause) => {
+            () = tokio::time::sleep_until(looked + if behind { LOOK_EVERY } else { pause }) => {
                 looked = tokio::time::Instant::now();
                 let now = shared.now();
-                for slot in shared.slots() {
-                    if slot.look(|core| now.mono_us >= core.write_at_us) {
-                        write(&shared, &slot, false);
-                    }
-                }
+                let due = |slot: &Arc<Slot>| slot.look(|core| now.mono_us >= core.write_at_us);
+                let mut slots = shared.slots().into_iter().filter(due);
+                behind = slots.any(|slot| write(&shared, &slot, &mut budget, false) == Wish::Later);
             }
         }
     }
 }
 
-fn write(shared: &Shared, slot: &Arc<Slot>, urgent: bool) {
+fn write(shared: &Shared, slot: &Arc<Slot>, budget: &mut Bucket, urgent: bool) -> Wish {
     let now = shared.now();
     let (again_us, by_ms) = pace(shared.count(), now);
     let due = slot.with(shared, |core| {
@@ -56,32 +71,39 @@ fn write(shared: &Shared, slot: &Arc<Slot>, urgent: bool) {
         urgent || now.mono_us >= core.write_at_us
     });
     if !due {
-        return;
+        return Wish::Settled;
     }
-    let Ok(place) = shared.jobs.try_reserve() else {
-        // The writer is behind: at the next look.
+    budget.spend(0, now);
+    let place = shared.writers.statuses.try_reserve().ok().filter(|_| !budget.is_spent());
+    let Some(place) = place else {
         slot.with(shared, |core| core.write_at_us = 0);
-        return;
+        return Wish::Later;
     };
-    place.send(Job::Status(Arc::clone(slot), Box::new(slot.snapshot(shared.port, now, by_ms))));
+    budget.spend(status_cost_us(), now);
+    place.send(StatusJob::Write(Arc::clone(slot), Box::new(slot.snapshot(shared.port, now, by_ms))));
     slot.with(shared, |core| {
         core.write_at_us = again_us;
         core.written_us = now.mono_us;
     });
+    Wish::Settled
 }
 
-/// Writes all status files a last time, and waits for the writer.
+/// Writes all status files a last time, and waits until everything is written.
 pub(super) async fn last(shared: &Shared) {
     for slot in shared.slots() {
         let now = shared.now();
         let snapshot = slot.snapshot(shared.port, now, now.wall_ms);
-        let job = Job::Status(Arc::clone(&slot), Box::new(snapshot));
-        if shared.jobs.send(job).await.is_err() {
+        let job = StatusJob::Write(Arc::clone(&slot), Box::new(snapshot));
+        if shared.writers.statuses.send(job).await.is_err() {
             return;
         }
     }
-    let (done, wait) = tokio::sync::oneshot::channel();
-    if shared.jobs.send(Job::Flush(done)).await.is_ok() {
-        let _writer_gone = wait.await;
+    let (written, statuses) = oneshot::channel();
+    let (appended, logs) = oneshot::channel();
+    if shared.writers.statuses.send(StatusJob::Flush(written)).await.is_ok() {
+        let _writer_gone = statuses.await;
+    }
+    if shared.writers.logs.send(LogJob::Flush(appended)).await.is_ok() {
+        let _writer_gone = logs.await;
     }
 }

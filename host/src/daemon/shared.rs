@@ -1,7 +1,8 @@
 //! What all tasks of the daemon share. No lock here is held across I/O or an await.
 
+use super::descriptors::Descriptors;
 use super::slot::Slot;
-use super::writer::Job;
+use super::writer::Writers;
 use crate::model::Now;
 use crate::publish::status::EventLine;
 use informant_wire::id::{BootId, ControllerId, Nonce, SessionId};
@@ -10,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Notify, Semaphore, broadcast, mpsc};
+use tokio::sync::{Notify, broadcast};
 
 /// Something that a watcher wants to hear of.
 #[derive(Clone, Debug)]
@@ -22,9 +23,6 @@ pub(super) enum Change {
     /// The folder is gone.
     Removed(Arc<str>),
 }
-
-/// Proofs in flight, over all instances; one that is slow holds its place for 4 s at most.
-const MAX_PROOFS: usize = 256;
 
 /// A live agent session and whose it is.
 type Session = (Arc<Slot>, SessionId);
@@ -42,12 +40,11 @@ pub(super) struct Shared {
     identities: Mutex<HashMap<(BootId, Nonce), Vec<Session>>>,
     urgent: Mutex<Vec<Arc<Slot>>>,
     pub(super) urgent_wake: Notify,
-    pub(super) jobs: mpsc::Sender<Job>,
+    pub(super) writers: Writers,
     pub(super) changes: broadcast::Sender<Change>,
     /// Some instance has a `cid`: the AF_VSOCK listener is wanted.
     pub(super) vsock_wanted: Notify,
-    /// Places for proofs: after a restart all agents come at once, and each proof takes a descriptor.
-    pub(super) proofs: Semaphore,
+    pub(super) descriptors: Descriptors,
     pub(super) stopping: AtomicBool,
     pub(super) sessions: AtomicU64,
     pub(super) log_suppressed: AtomicU64,
@@ -59,7 +56,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(dir: PathBuf, port: u32, controller: ControllerId, jobs: mpsc::Sender<Job>) -> Self {
+    pub(super) fn new(dir: PathBuf, port: u32, controller: ControllerId, writers: Writers) -> Self {
         let began = Instant::now();
         Self {
             dir,
@@ -72,10 +69,10 @@ impl Shared {
             identities: Mutex::default(),
             urgent: Mutex::default(),
             urgent_wake: Notify::new(),
-            jobs,
+            writers,
             changes: broadcast::Sender::new(1024),
             vsock_wanted: Notify::new(),
-            proofs: Semaphore::new(MAX_PROOFS),
+            descriptors: Descriptors::new(),
             stopping: AtomicBool::new(false),
             sessions: AtomicU64::new(0),
             log_suppressed: AtomicU64::new(0),

@@ -2,7 +2,7 @@
 //! Every change goes through [`Slot::with`], which delivers what follows from it before anybody else sees the change.
 
 use super::shared::{Change, Shared, lock};
-use super::writer::Job;
+use super::writer::LogJob;
 use crate::config::{Address, Config, Trust};
 use crate::model::budget::{Bucket, Budget};
 use crate::model::cursors::Rank;
@@ -184,14 +184,14 @@ impl Slot {
             }
         }
         core.last_id = Some(last_id);
-        if let Ok(place) = shared.jobs.try_reserve() {
-            place.send(Job::Append(Arc::clone(self), std::mem::take(&mut core.batch), core.failures));
+        if let Ok(place) = shared.writers.logs.try_reserve() {
+            place.send(LogJob::Append(Arc::clone(self), std::mem::take(&mut core.batch), core.failures));
         }
     }
 
     fn load(self: &Arc<Self>, shared: &Shared, core: &mut Core) {
         if !core.loading {
-            core.loading = shared.jobs.try_send(Job::Load(Arc::clone(self))).is_ok();
+            core.loading = shared.writers.logs.try_send(LogJob::Load(Arc::clone(self))).is_ok();
         }
     }
 
@@ -204,7 +204,7 @@ impl Slot {
                     self.load(shared, core);
                 }
             });
-            // The queue to the writer may be full: ask again.
+            // The queue may be full, and reading may fail for a while: ask again.
             let again = std::time::Duration::from_millis(100);
             let _changed_or_again = tokio::time::timeout(again, loaded.changed()).await;
         }
@@ -218,6 +218,11 @@ impl Slot {
             core.last_id = Some(restored.last_id);
         });
         self.loaded.send_replace(true);
+    }
+
+    /// The log could not be read back now: whoever waits for it asks again.
+    pub(super) fn not_loaded(&self) {
+        lock(&self.core).loading = false;
     }
 
     /// One log line at most a second; guests' words must come escaped.

@@ -1,6 +1,7 @@
 //! The daemon as a child process against scripted guests over unix sockets: real frames, real files, real signals.
 
 mod api;
+mod descriptors;
 mod events;
 mod folders;
 mod handshake;

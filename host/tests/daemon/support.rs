@@ -36,6 +36,8 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
 pub(crate) struct Daemon {
     root: tempfile::TempDir,
     child: Option<Child>,
+    /// Its limit of open files.
+    descriptors: Option<u32>,
 }
 
 impl Drop for Daemon {
@@ -53,10 +55,15 @@ impl Drop for Daemon {
 impl Daemon {
     /// A directory with instances (name, instance.toml) and a daemon. `@` in a toml stands for the sockets' directory.
     pub(crate) fn start(instances: &[(&str, &str)]) -> Self {
+        Self::start_with(instances, None)
+    }
+
+    /// The same under a limit of open files.
+    pub(crate) fn start_with(instances: &[(&str, &str)], descriptors: Option<u32>) -> Self {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("dir")).unwrap();
         std::fs::create_dir(root.path().join("run")).unwrap();
-        let mut daemon = Self { root, child: None };
+        let mut daemon = Self { root, child: None, descriptors };
         for (name, toml) in instances {
             daemon.write(name, toml);
         }
@@ -72,7 +79,15 @@ impl Daemon {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_informant-host"));
+        const DAEMON: &str = env!("CARGO_BIN_EXE_informant-host");
+        let mut command = match self.descriptors {
+            Some(limit) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", "ulimit -n $0 && exec \"$@\"", &limit.to_string(), DAEMON]);
+                command
+            }
+            None => Command::new(DAEMON),
+        };
         command.arg("--dir").arg(self.dir()).arg("serve");
         command
     }
