@@ -7,6 +7,7 @@ use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, open, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
 use nix::sys::uio::pread;
+use std::cell::OnceCell;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub struct KFile {
     file: Option<OwnedFd>,
     /// Device and inode of the open file.
     identity: (u64, u64),
-    /// It was not there when last looked for; looked for again with the next recheck.
+    /// It was not there when last looked for; see [`Look`].
     missing: bool,
 }
 
@@ -52,23 +53,87 @@ impl KFile {
         self.file = None;
         self.missing = true;
     }
+
+    /// Whether it was not there when last looked for.
+    #[must_use]
+    pub const fn is_missing(&self) -> bool {
+        self.missing
+    }
+
+    /// It may be there by now, though it was not.
+    pub const fn expect(&mut self) {
+        self.missing = false;
+    }
 }
 
-/// A descriptor of a file that is read now and then; see [`Files::read_kept`].
-pub type Slot = Option<OwnedFd>;
+/// Where the descriptor of a file that is read now and then is kept; see [`Files::read_kept`].
+#[derive(Debug, Default)]
+pub enum Slot {
+    /// Not opened yet.
+    #[default]
+    Empty,
+    /// Open.
+    Open(OwnedFd),
+    /// It was not there when last looked for; see [`Look`].
+    Missing,
+}
+
+impl Slot {
+    /// As [`KFile::expect`].
+    pub fn expect(&mut self) {
+        if matches!(self, Self::Missing) {
+            *self = Self::Empty;
+        }
+    }
+}
+
+/// Which paths a pass looks up, besides those never looked up before. A look-up costs about as much as the read of a
+/// small file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// None: below a live root a path leads to another file only when something was mounted, or when the kernel says
+    /// of the old file that it is gone.
+    Kept,
+    /// Those that led nowhere.
+    Missing,
+    /// All, the files that are open among them: another one may stand at their path.
+    All,
+}
+
+/// A directory below the root that is opened when a file in it is.
+#[derive(Debug)]
+pub struct Directory<'a> {
+    path: &'a [u8],
+    opened: OnceCell<Result<OwnedFd, Errno>>,
+}
+
+impl<'a> Directory<'a> {
+    /// `path`: as of [`KFile::new`].
+    #[must_use]
+    pub const fn new(path: &'a [u8]) -> Self {
+        Self { path, opened: OnceCell::new() }
+    }
+
+    fn open(&self, files: &Files) -> Result<BorrowedFd<'_>, Errno> {
+        self.opened.get_or_init(|| files.open_directory(self.path)).as_ref().map(AsFd::as_fd).map_err(|error| *error)
+    }
+}
 
 /// The root directory and the buffer that all reads share.
 #[derive(Debug)]
 pub struct Files {
     root: Option<OwnedFd>,
     path: PathBuf,
+    is_live: bool,
     buffer: Vec<u8>,
     /// The most bytes a read needed since the last look, and reads since then.
     peak: usize,
     reads: u32,
     errors: u64,
-    /// Whether this pass looks for files that were missing or were replaced.
+    /// Whether this pass reads what changes slowly.
     pub recheck: bool,
+    /// What this pass looks up.
+    pub look: Look,
 }
 
 impl Files {
@@ -78,18 +143,20 @@ impl Files {
         Self {
             root: open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok(),
             path: root.to_owned(),
+            is_live: root == Path::new("/"),
             buffer: vec![0; BUFFER_START],
             peak: 0,
             reads: 0,
             errors: 0,
             recheck: true,
+            look: Look::All,
         }
     }
 
     /// Whether the root is this machine's own.
     #[must_use]
-    pub fn is_live(&self) -> bool {
-        self.path == Path::new("/")
+    pub const fn is_live(&self) -> bool {
+        self.is_live
     }
 
     /// The root as it was given.
@@ -124,14 +191,14 @@ impl Files {
     /// As [`Self::read`], with the reason. An absent file is `ENOENT`.
     pub fn try_read(&mut self, kept: &mut KFile) -> Result<usize, Errno> {
         let root = self.root.as_ref().ok_or(Errno::ENOENT)?;
-        if self.recheck && kept.file.is_some() {
+        if self.look == Look::All && kept.file.is_some() {
             let now = fstatat(root, &*kept.path, AtFlags::empty()).map(|stat| identity(&stat));
             if now != Ok(kept.identity) {
                 kept.file = None;
             }
             kept.missing = false;
         }
-        if kept.file.is_none() && kept.missing && !self.recheck {
+        if kept.file.is_none() && kept.missing && self.look == Look::Kept {
             return Err(Errno::ENOENT);
         }
         for _ in 0..2 {
@@ -171,9 +238,7 @@ impl Files {
 
     /// All of a file that is not kept open. `path`: below `directory`, or below the root where that is `None`.
     pub fn read_once(&mut self, directory: Option<BorrowedFd<'_>>, path: &[u8]) -> Option<&[u8]> {
-        let root = self.root.as_ref()?;
-        let length = openat(directory.unwrap_or_else(|| root.as_fd()), path, READ, Mode::empty())
-            .and_then(|file| read_whole(file.as_fd(), &mut self.buffer));
+        let length = self.open_file(directory, path).and_then(|file| read_whole(file.as_fd(), &mut self.buffer));
         match length {
             Ok(length) => {
                 self.account(length);
@@ -192,38 +257,58 @@ impl Files {
         &mut self,
         slot: &mut Slot,
         keep: bool,
-        directory: Option<BorrowedFd<'_>>,
+        directory: Option<&Directory<'_>>,
         path: &[u8],
     ) -> Option<&[u8]> {
-        if !keep || !self.is_live() {
-            *slot = None;
-            return self.read_once(directory, path);
-        }
-        for _ in 0..2 {
-            let is_old = slot.is_some();
-            if !is_old {
-                let root = self.root.as_ref()?;
-                match openat(directory.unwrap_or_else(|| root.as_fd()), path, READ, Mode::empty()) {
-                    Ok(file) => *slot = Some(file),
-                    Err(error) => {
-                        self.note(error);
-                        return None;
-                    }
-                }
+        match self.try_read_kept(slot, keep && self.is_live, directory, path) {
+            Ok(length) => {
+                self.account(length);
+                self.buffer.get(..length)
             }
-            match read_whole(slot.as_ref()?.as_fd(), &mut self.buffer) {
-                Ok(length) => {
-                    self.account(length);
-                    return self.buffer.get(..length);
-                }
-                Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) if is_old => *slot = None,
-                Err(error) => {
-                    self.note(error);
-                    return None;
-                }
+            Err(error) => {
+                self.note(error);
+                None
             }
         }
-        None
+    }
+
+    fn try_read_kept(
+        &mut self,
+        slot: &mut Slot,
+        keep: bool,
+        directory: Option<&Directory<'_>>,
+        path: &[u8],
+    ) -> Result<usize, Errno> {
+        let open = |files: &Self| {
+            let directory = directory.map(|directory| directory.open(files)).transpose()?;
+            files.open_file(directory, path)
+        };
+        if !keep {
+            *slot = Slot::Empty;
+            return read_whole(open(self)?.as_fd(), &mut self.buffer);
+        }
+        if self.look != Look::Kept {
+            slot.expect();
+        }
+        if let Slot::Open(file) = slot {
+            match read_whole(file.as_fd(), &mut self.buffer) {
+                // Gone, or another one stands at its path: look once more.
+                Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) => *slot = Slot::Empty,
+                length => return length,
+            }
+        }
+        if matches!(slot, Slot::Missing) {
+            return Err(Errno::ENOENT);
+        }
+        let file = open(self).inspect_err(|_| *slot = Slot::Missing)?;
+        let length = read_whole(file.as_fd(), &mut self.buffer);
+        *slot = Slot::Open(file);
+        length
+    }
+
+    fn open_file(&self, directory: Option<BorrowedFd<'_>>, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let root = self.root.as_ref().ok_or(Errno::ENOENT)?;
+        openat(directory.unwrap_or_else(|| root.as_fd()), path, READ, Mode::empty())
     }
 
     /// Opens a directory below the root; the empty path is the root itself.

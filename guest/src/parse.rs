@@ -159,6 +159,12 @@ pub fn pair(field: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((field.get(..at)?, field.get(at + 1..)?))
 }
 
+/// FNV-1a: tells one table, or one path, from another.
+#[must_use]
+pub fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
 /// The key of each line of a `key value` file that is wanted, and what it stands for, in the kernel's own order.
 #[derive(Debug)]
 pub struct Keys<T: 'static> {

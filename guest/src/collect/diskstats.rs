@@ -50,8 +50,8 @@ const MAX_KEPT_DISKS: usize = 6;
 pub const MAX_KEPT: usize = MAX_KEPT_DISKS * 2;
 
 impl Disk {
-    const fn new(device: DeviceNumber, last: [u64; COLUMNS.len()]) -> Self {
-        Self { device, last, slots: [None, None] }
+    fn new(device: DeviceNumber, last: [u64; COLUMNS.len()]) -> Self {
+        Self { device, last, slots: Default::default() }
     }
 }
 
@@ -82,7 +82,7 @@ impl Diskstats {
                 Self::line(&mut self.disks, &mut self.epoch, cx.row, line);
             }
         }
-        self.disks.end(cx.row, |gone, _| gone.slots = [None, None]);
+        self.disks.end(cx.row, |gone, _| gone.slots = Default::default());
         if cx.files.recheck || cx.row.wants_schema() {
             self.slow(cx);
         }
@@ -111,7 +111,7 @@ impl Diskstats {
                 if anew {
                     *epoch += 1;
                     if let Some(old) = disks.get_mut(i) {
-                        old.data.slots = [None, None];
+                        old.data.slots = Default::default();
                     }
                     disks.retire(row, i);
                     disks.add(row, name, incarnation(device, None, *epoch), Disk::new(device, counters))
@@ -147,7 +147,7 @@ impl Diskstats {
             } else if known != sequence & SEQUENCE_MASK {
                 let (name, device, last) = (disk.name.clone(), disk.data.device, disk.data.last);
                 self.epoch += 1;
-                disk.data.slots = [None, None];
+                disk.data.slots = Default::default();
                 self.disks.retire(cx.row, i);
                 let incarnation = incarnation(device, Some(sequence), self.epoch);
                 self.disks.add(cx.row, &name, incarnation, Disk::new(device, last));
@@ -189,7 +189,9 @@ fn attribute(
     name: &[u8],
     attribute: &[u8],
 ) -> Option<u64> {
-    for directory in [&b"sys/class/block/"[..], b"sys/block/"] {
+    // A tree from elsewhere may have the older place alone.
+    let places = [&b"sys/class/block/"[..], b"sys/block/"];
+    for directory in places.into_iter().take(if files.is_live() { 1 } else { 2 }) {
         path.clear();
         path.extend_from_slice(directory);
         path.extend(name.iter().map(|byte| if *byte == b'/' { b'!' } else { *byte }));

@@ -8,7 +8,7 @@ use super::probe::{Answer, Ask, Change, Probe};
 use super::roster::{Roster, Seen};
 use super::row::{Place, Row, Subjects};
 use crate::kfile::KFile;
-use crate::parse::{lines, number};
+use crate::parse::{digest, lines, number};
 use informant_wire::event::EventKind;
 use informant_wire::metric::{SubjectKind, id};
 use std::path::Path;
@@ -41,6 +41,7 @@ pub struct Filesystems {
     mounts: Roster<Filesystem>,
     /// Of the table that was read last.
     digest: Option<u64>,
+    has_changed: bool,
     long_wait: u32,
     /// Where cgroup2 is mounted, and whether there was a table at all.
     cgroup2: Option<Box<[u8]>>,
@@ -58,6 +59,7 @@ impl Filesystems {
             init: KFile::new(b"proc/1/mountinfo"),
             mounts: Roster::new(SubjectKind::FILESYSTEM),
             digest: None,
+            has_changed: false,
             long_wait: 0,
             cgroup2: None,
             table_seen: false,
@@ -76,6 +78,11 @@ impl Filesystems {
     #[must_use]
     pub const fn has_table(&self) -> bool {
         self.table_seen
+    }
+
+    /// Whether the table changed since this was last asked: then paths may lead to other files than before.
+    pub const fn take_changed(&mut self) -> bool {
+        std::mem::replace(&mut self.has_changed, false)
     }
 
     /// One pass.
@@ -117,19 +124,22 @@ impl Filesystems {
         self.table_seen = length.is_ok();
         let table = cx.files.bytes(length.unwrap_or(0));
         self.long_wait = if table.len() > LONG_TABLE { LONG_EVERY } else { 1 };
-        let digest = fnv(table);
-        if self.digest == Some(digest) {
+        let digest_now = digest(table);
+        if self.digest == Some(digest_now) {
             return;
         }
-        self.digest = Some(digest);
+        self.digest = Some(digest_now);
+        self.has_changed = true;
         self.cgroup2 = find_cgroup2(table);
         self.over = 0;
         self.mounts.begin();
-        let mut last_on_path: Vec<(u64, usize)> =
-            lines(table).enumerate().filter_map(|(i, line)| Some((fnv(Mount::parse(line)?.mountpoint), i))).collect();
+        let mut last_on_path: Vec<(u64, usize)> = lines(table)
+            .enumerate()
+            .filter_map(|(i, line)| Some((digest(Mount::parse(line)?.mountpoint), i)))
+            .collect();
         last_on_path.sort_unstable();
         let is_visible = |mount: &Mount<'_>, i: usize| {
-            let path = fnv(mount.mountpoint);
+            let path = digest(mount.mountpoint);
             let end = last_on_path.partition_point(|(hash, _)| *hash <= path);
             last_on_path.get(end.wrapping_sub(1)).is_some_and(|(_, last)| *last == i)
         };
@@ -271,11 +281,6 @@ fn find_cgroup2(table: &[u8]) -> Option<Box<[u8]>> {
 fn device_number(text: &[u8]) -> u64 {
     let mut parts = text.split(|byte| *byte == b':').map(|part| number(part).unwrap_or(0));
     parts.next().unwrap_or(0) << 32 | parts.next().unwrap_or(0)
-}
-
-/// FNV-1a: tells one table, or one path, from another.
-fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 #[cfg(test)]

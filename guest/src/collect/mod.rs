@@ -25,7 +25,7 @@ pub mod row;
 pub mod stat;
 pub mod vmstat;
 
-use crate::kfile::Files;
+use crate::kfile::{Files, Look};
 use event::Events;
 use informant_wire::event::EventKind;
 use informant_wire::metric::{SubjectKind, id};
@@ -40,8 +40,12 @@ use std::time::Duration;
 /// Every so many samples: files that were missing or replaced are looked for, and what changes slowly is read.
 const SLOW_EVERY: u32 = 5;
 
-/// Files of the whole VM that are kept open: one each in `/proc`, four of pressure, lists of CPUs, block size.
-const VM_FILES: usize = 18;
+/// Every so many of those passes, files that are missing on a live root are looked for though nothing was mounted.
+const LOOK_EVERY: u32 = 12;
+
+/// Files of the whole VM that are kept open: one each in `/proc`, four of pressure, lists of CPUs, block size, the
+/// number of cgroups.
+const VM_FILES: usize = 19;
 /// Descriptors kept at most. Each pins a page or so of kernel memory: 900 pinned 3.5 MiB.
 const MAX_DESCRIPTORS: usize = 256;
 const _: () = assert!(
@@ -164,7 +168,17 @@ impl Sensors {
     /// print its files, and allocates nothing while subjects stay the same.
     pub fn sample(&mut self, own: &OwnFigures) {
         let relaid = std::mem::take(&mut self.is_relaid);
-        self.files.recheck = self.all_fresh || relaid || self.tick.is_multiple_of(SLOW_EVERY);
+        let mounted = self.filesystems.take_changed();
+        self.files.recheck = self.all_fresh || relaid || mounted || self.tick.is_multiple_of(SLOW_EVERY);
+        self.files.look = if !self.files.recheck {
+            Look::Kept
+        } else if self.all_fresh || mounted || !self.filesystems.has_table() || !self.files.is_live() {
+            Look::All
+        } else if self.tick.is_multiple_of(SLOW_EVERY * LOOK_EVERY) {
+            Look::Missing
+        } else {
+            Look::Kept
+        };
         let cx = &mut Context { files: &mut self.files, row: &mut self.row, events: &mut self.events, vm: self.vm };
         self.stat.sample(cx);
         self.cpus.sample(cx, self.stat.online.as_ref());

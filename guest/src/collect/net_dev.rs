@@ -46,6 +46,8 @@ pub struct Interface {
     last: [u64; 4],
     /// Its state in sysfs is to be read with this sample: it is new, or several of its counters fell.
     look: bool,
+    /// Device and inode of its directory in sysfs, when its index was last read.
+    directory: Option<(u64, u64)>,
     /// Its attributes in sysfs.
     slots: [Slot; ATTRIBUTES],
 }
@@ -119,10 +121,19 @@ impl NetDev {
         path.clear();
         path.extend_from_slice(b"sys/class/net/");
         path.extend_from_slice(&interface.name);
+        // Always by its path: a descriptor would follow an interface that is renamed. While the path leads to the same
+        // directory of the kernel, it is the same interface; a fixture tree may have its files rewritten.
+        let directory = if cx.files.is_live() { cx.files.stat(path).ok() } else { None };
+        let directory = directory.map(|stat| (stat.st_dev, stat.st_ino));
         path.push(b'/');
         let base = path.len();
-        // Always by its path: a descriptor would follow an interface that is renamed.
-        let index = attribute(cx.files, &mut None, false, path, base, b"ifindex").and_then(only_number).unwrap_or(0);
+        let index = if directory.is_some() && directory == interface.data.directory {
+            interface.incarnation
+        } else {
+            let mut once = Slot::Empty;
+            attribute(cx.files, &mut once, false, path, base, b"ifindex").and_then(only_number).unwrap_or(0)
+        };
+        interface.data.directory = directory.filter(|_| index > 0);
         let place = if interface.incarnation == index {
             interface.place
         } else if interface.incarnation == 0 && interface.place == super::row::Place::NONE {

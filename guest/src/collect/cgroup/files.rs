@@ -7,10 +7,9 @@ use super::super::cpulist::CpuSet;
 use super::super::pressure::{self, Targets};
 use super::super::row::{Place, Row};
 use super::io_stat::Disks;
-use crate::kfile::{Files, KFile, Slot};
-use crate::parse::{Keys, fields, number, only_number, trim};
+use crate::kfile::{Directory, Files, KFile, Slot};
+use crate::parse::{Keys, digest, fields, number, only_number, trim};
 use informant_wire::metric::{MetricId, UNLIMITED, id};
-use std::os::fd::BorrowedFd;
 
 /// Read at every sample, through descriptors that are kept.
 #[derive(Debug)]
@@ -20,8 +19,13 @@ pub struct Hot {
     cpu: KFile,
 }
 
-/// Descriptors that one cgroup keeps.
+/// Descriptors that one cgroup keeps at least.
 pub const KEPT: usize = 3;
+/// And where there are few: all of its files, and the list of controllers.
+pub const KEPT_WHOLE: usize = KEPT + COLD + 1;
+/// Missing files of a cgroup whose controllers stay the same are looked for with every so many readings of its slow
+/// part: `cgroup.pressure` takes files away and brings them back.
+const EXPECT_EVERY: u32 = 12;
 
 /// What other levels of the tree, and the working set, need of a cgroup.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,6 +92,17 @@ impl Hot {
         self.cpu.close();
     }
 
+    /// Whether one of them is not there.
+    const fn is_missing(&self) -> bool {
+        self.current.is_missing() || self.events.is_missing() || self.cpu.is_missing()
+    }
+
+    const fn expect(&mut self) {
+        self.current.expect();
+        self.events.expect();
+        self.cpu.expect();
+    }
+
     /// The part of a sample that is never left out.
     pub fn read(&mut self, files: &mut Files, row: &mut Row, at: Place, figures: &mut Figures) {
         figures.memory_current = files.read(&mut self.current).and_then(only_number);
@@ -103,17 +118,52 @@ impl Hot {
 }
 
 /// Files of the part that is not read at every sample.
-pub const COLD: usize = 19;
+const COLD: usize = 19;
+
+/// Where descriptors of those files are kept, and what says whether missing ones may be there by now.
+#[derive(Debug, Default)]
+pub struct Slots {
+    files: [Slot; COLD],
+    controllers: Slot,
+    /// Of the list of controllers, when it was last read.
+    digest: Option<u64>,
+    readings: u32,
+}
+
+impl Slots {
+    /// A cgroup never has all files, and each look for one costs as much as reading another: they are looked for when
+    /// the controllers changed, and now and then. Without descriptors to keep that would cost more than it saves.
+    pub fn expect(&mut self, files: &mut Files, hot: &mut Hot, keep: bool, directory: &Directory<'_>) {
+        if !keep {
+            self.controllers = Slot::Empty;
+            hot.expect();
+            return;
+        }
+        if !hot.is_missing() && !self.files.iter().any(|slot| matches!(slot, Slot::Missing)) {
+            return;
+        }
+        let controllers =
+            files.read_kept(&mut self.controllers, keep, Some(directory), b"cgroup.controllers").map(digest);
+        self.readings = self.readings.wrapping_add(1);
+        if controllers != self.digest || self.readings.is_multiple_of(EXPECT_EVERY) {
+            self.files.iter_mut().for_each(Slot::expect);
+            hot.expect();
+        }
+        self.digest = controllers;
+    }
+
+    /// To read from them. `keep`: there are descriptors enough.
+    pub fn cold<'a>(&'a mut self, keep: bool, directory: &'a Directory<'a>) -> Cold<'a> {
+        Cold { slots: self.files.iter_mut(), keep, directory }
+    }
+}
 
 /// Reads those files one after the other, always in the same order, each through its slot.
 #[derive(Debug)]
 pub struct Cold<'a> {
-    /// A slot a file.
-    pub slots: std::slice::IterMut<'a, Slot>,
-    /// Whether there are descriptors enough to keep them.
-    pub keep: bool,
-    /// The cgroup's directory.
-    pub directory: BorrowedFd<'a>,
+    slots: std::slice::IterMut<'a, Slot>,
+    keep: bool,
+    directory: &'a Directory<'a>,
 }
 
 impl Cold<'_> {

@@ -11,12 +11,11 @@ use super::Context;
 use super::diskstats::Diskstats;
 use super::roster::Roster;
 use super::row::{Place, Row, Subjects};
-use crate::kfile::{Files, Slot};
-use files::{COLD, Cold, Figures, Hot};
+use crate::kfile::{Directory, Files, Look, Slot};
+use files::{Figures, Hot};
 use informant_wire::metric::{SubjectKind, UNLIMITED, id};
 use io_stat::Disks;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
-use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
@@ -26,7 +25,7 @@ pub const MAX_CGROUPS: usize = 64;
 const MAX_KEPT_WHOLE: usize = 8;
 /// Descriptors that cgroups keep at most.
 pub const MAX_KEPT: usize = {
-    let (few, many) = (MAX_KEPT_WHOLE * (files::KEPT + COLD), MAX_CGROUPS * files::KEPT);
+    let (few, many) = (MAX_KEPT_WHOLE * files::KEPT_WHOLE, MAX_CGROUPS * files::KEPT);
     if few > many { few } else { many }
 };
 /// Members kept between two schemas, gone ones included.
@@ -41,7 +40,7 @@ const USUAL_MOUNTS: [&[u8]; 2] = [b"sys/fs/cgroup", b"sys/fs/cgroup/unified"];
 #[derive(Debug)]
 pub struct Group {
     hot: Hot,
-    cold: [Slot; COLD],
+    cold: files::Slots,
     figures: Figures,
     disks: Disks,
     /// The next one up that is reported.
@@ -66,6 +65,8 @@ pub struct Cgroups {
     watched: Option<Box<[u8]>>,
     groups: Roster<Group>,
     skipped: u64,
+    /// `cgroup.stat` of the uppermost.
+    stat: Slot,
     tick: usize,
     walk: walk::Buffers,
 }
@@ -80,6 +81,7 @@ impl Cgroups {
             watched: watched.and_then(normalise),
             groups: Roster::new(SubjectKind::CGROUP),
             skipped: 0,
+            stat: Slot::Empty,
             tick: 0,
             walk: walk::Buffers::default(),
         }
@@ -100,7 +102,7 @@ impl Cgroups {
             self.find_base(cx, mount, trusted);
             self.rewalk(cx);
         }
-        let keep = self.groups.living().count() <= MAX_KEPT_WHOLE;
+        let keep = cx.files.is_live() && self.groups.living().count() <= MAX_KEPT_WHOLE;
         for i in 0..self.groups.index_end() {
             if !self.groups.is_living(i) {
                 continue;
@@ -109,10 +111,11 @@ impl Cgroups {
             let (place, group) = (member.place, &mut member.data);
             if (all || group.is_new || (self.tick + i).is_multiple_of(super::SLOW_EVERY as usize))
                 && let Some(base) = &self.base
-                && let Ok(directory) = cx.files.open_directory(walk::join(&mut self.walk.path, base, &member.name))
             {
                 group.is_new = false;
-                let cold = Cold { slots: group.cold.iter_mut(), keep, directory: directory.as_fd() };
+                let directory = Directory::new(walk::join(&mut self.walk.path, base, &member.name));
+                group.cold.expect(cx.files, &mut group.hot, keep, &directory);
+                let cold = group.cold.cold(keep, &directory);
                 files::read_cold(cx.files, cold, cx.row, place, &mut group.figures, &mut group.disks);
             }
             group.hot.read(cx.files, cx.row, place, &mut group.figures);
@@ -153,6 +156,9 @@ impl Cgroups {
     }
 
     fn find_base(&mut self, cx: &mut Context<'_>, mount: Option<&[u8]>, trusted: bool) {
+        if self.base.is_some() && cx.files.look != Look::All {
+            return;
+        }
         let buffer = &mut self.walk.path;
         let named = mount.map(|path| path.strip_prefix(b"/").unwrap_or(path));
         let named = named.filter(|path| is_cgroup2(cx.files, buffer, path));
@@ -164,6 +170,7 @@ impl Cgroups {
             self.groups.begin();
             self.groups.end(cx.row, leave);
             self.base = found.map(Box::from);
+            self.stat = Slot::Empty;
         }
     }
 

@@ -175,6 +175,6 @@ fn descendants(cgroups: &mut Cgroups, files: &mut Files) -> Option<usize> {
     static KEYS: Keys<()> = Keys::new(&[(b"nr_descendants", ())], b' ');
     let path = join(&mut cgroups.walk.path, cgroups.base.as_deref()?, b"/cgroup.stat");
     let mut count = None;
-    KEYS.read(files.read_once(None, path)?, |(), value| count = usize::try_from(value).ok());
+    KEYS.read(files.read_kept(&mut cgroups.stat, true, None, path)?, |(), value| count = usize::try_from(value).ok());
     count
 }
