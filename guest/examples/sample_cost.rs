@@ -143,10 +143,10 @@ fn measure() -> Result<(), Error> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let record = record()?;
-    let mut files = HashMap::new();
-    for (path, number) in &record.paths {
-        files.insert(*number, File::open(path).map_err(|error| format!("{}: {error}", path.display()))?);
-    }
+    let mut paths: Vec<_> = record.paths.iter().map(|(path, number)| (*number, path)).collect();
+    paths.sort_unstable();
+    let open = |path: &PathBuf| File::open(path).map_err(|error| format!("{}: {error}", path.display()));
+    let files = paths.into_iter().map(|(_, path)| open(path)).collect::<Result<Vec<_>, _>>()?;
     let mut buffer = vec![0; record.reads.iter().map(|read| read.length).max().unwrap_or_default()];
     let mut subject = Subject::new()?;
     subject.settle()?;
@@ -166,7 +166,7 @@ fn measure() -> Result<(), Error> {
         for _ in 0..CYCLES_A_ROUND {
             for read in &record.reads {
                 // A file that is gone since reads as nothing; its descriptor is still asked.
-                let _ = pread(files[&read.file].as_fd(), &mut buffer[..read.length], read.offset);
+                let _ = pread(files[read.file].as_fd(), &mut buffer[..read.length], read.offset);
             }
         }
         rounds.push((middle - start, thread_ns()? - middle));
@@ -174,12 +174,15 @@ fn measure() -> Result<(), Error> {
     let samples = f64::from(CYCLES_A_ROUND * CYCLE);
     let us = |ns: u64| ns as f64 / samples / 1000.0;
     println!(
-        "{{\"sample_us\":{:.2},\"bare_us\":{:.2},\"ratio\":{:.4},\"preads\":{:.1},\"opens\":{:.1},\"other_calls\":{:.1},\
+        "{{\"sample_us\":{:.2},\"bare_us\":{:.2},\"ratio\":{:.4},\"sample_least_us\":{:.2},\"bare_least_us\":{:.2},\"preads\":{:.1},\"opens\":{:.1},\"other_calls\":{:.1},\
          \"files\":{},\"series\":{},\"encoded_bytes\":{:.1}}}",
         us(median(rounds.iter().map(|(sample, _)| *sample))),
         us(median(rounds.iter().map(|(_, bare)| *bare))),
         // Each round's own ratio: what disturbs a round disturbs both its halves.
         median(rounds.iter().map(|(sample, bare)| sample * 10_000 / bare.max(&1))) as f64 / 10_000.0,
+        // The least disturbed round of each.
+        us(rounds.iter().map(|(sample, _)| *sample).min().unwrap_or_default()),
+        us(rounds.iter().map(|(_, bare)| *bare).min().unwrap_or_default()),
         record.reads.len() as f64 / f64::from(CYCLE),
         record.opens as f64 / f64::from(CYCLE),
         record.others as f64 / f64::from(CYCLE),

@@ -74,7 +74,7 @@ pub enum Slot {
     Empty,
     /// Open.
     Open(OwnedFd),
-    /// It was not there when last looked for; see [`Look`].
+    /// It was not there; looked for with [`Look::All`] and after [`Self::expect`].
     Missing,
 }
 
@@ -94,7 +94,7 @@ pub enum Look {
     /// None: below a live root a path leads to another file only when something was mounted, or when the kernel says
     /// of the old file that it is gone.
     Kept,
-    /// Those that led nowhere.
+    /// Those of a [`KFile`] that led nowhere.
     Missing,
     /// All, the files that are open among them: another one may stand at their path.
     All,
@@ -130,6 +130,7 @@ pub struct Files {
     peak: usize,
     reads: u32,
     errors: u64,
+    died: u64,
     /// Whether this pass reads what changes slowly.
     pub recheck: bool,
     /// What this pass looks up.
@@ -148,6 +149,7 @@ impl Files {
             peak: 0,
             reads: 0,
             errors: 0,
+            died: 0,
             recheck: true,
             look: Look::All,
         }
@@ -169,6 +171,13 @@ impl Files {
     #[must_use]
     pub const fn errors(&self) -> u64 {
         self.errors
+    }
+
+    /// Descriptors whose file the kernel took away under them, so far. When this moves, something below the root is
+    /// gone, and another one may stand in its place.
+    #[must_use]
+    pub const fn died(&self) -> u64 {
+        self.died
     }
 
     /// Counts a file that was read but had nothing in it that was understood.
@@ -222,7 +231,10 @@ impl Files {
                     return Ok(length);
                 }
                 // Gone, or another one stands at its path: look once more.
-                Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) => kept.file = None,
+                Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) => {
+                    kept.file = None;
+                    self.died += 1;
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -287,13 +299,16 @@ impl Files {
             *slot = Slot::Empty;
             return read_whole(open(self)?.as_fd(), &mut self.buffer);
         }
-        if self.look != Look::Kept {
+        if self.look == Look::All {
             slot.expect();
         }
         if let Slot::Open(file) = slot {
             match read_whole(file.as_fd(), &mut self.buffer) {
                 // Gone, or another one stands at its path: look once more.
-                Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) => *slot = Slot::Empty,
+                Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) => {
+                    *slot = Slot::Empty;
+                    self.died += 1;
+                }
                 length => return length,
             }
         }
@@ -324,6 +339,25 @@ impl Files {
             if path.is_empty() { &b"."[..] } else { path },
             AtFlags::empty(),
         )
+    }
+
+    /// As [`Self::stat`] of a directory that is not replaced while the kernel runs, through a descriptor that stays in
+    /// `slot` on a live root: a look-up in sysfs costs ten times as much.
+    pub fn stat_kept(&self, slot: &mut Slot, path: &[u8]) -> Result<FileStat, Errno> {
+        if !self.is_live || self.look == Look::All {
+            *slot = Slot::Empty;
+        }
+        match slot {
+            Slot::Open(directory) => return fstat(directory),
+            Slot::Missing => return Err(Errno::ENOENT),
+            _ => {}
+        }
+        let directory = self.open_directory(path).inspect_err(|_| *slot = Slot::Missing)?;
+        let stat = fstat(&directory);
+        if self.is_live {
+            *slot = Slot::Open(directory);
+        }
+        stat
     }
 
     /// A missing file is a state, not an error; so is a removed cgroup, a child cgroup with a file's name, pressure

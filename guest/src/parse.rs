@@ -2,6 +2,10 @@
 //!
 //! No allocation, no UTF-8, no panic: a piece that is not understood is `None` and takes nothing else with it.
 
+mod keys;
+
+pub use keys::{Keys, Places};
+
 /// The lines of a file, without their ends; a last one without a newline counts.
 pub fn lines(bytes: &[u8]) -> Lines<'_> {
     Lines { rest: bytes }
@@ -35,22 +39,53 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
+
+/// Bit 7 of each zero byte of a word is set; above the lowest of them others may be.
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(LOW_BITS) & !word & (LOW_BITS << 7)
+}
+
 /// The first `wanted` byte, eight bytes at a step: `intr` lines have tens of thousands of bytes.
 #[must_use]
 pub fn find(bytes: &[u8], wanted: u8) -> Option<usize> {
-    const LOW: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = 0x8080_8080_8080_8080;
-    let (chunks, tail) = bytes.as_chunks::<8>();
-    let pattern = LOW * u64::from(wanted);
-    for (i, chunk) in chunks.iter().enumerate() {
-        let word = u64::from_le_bytes(*chunk) ^ pattern;
-        // A zero byte borrows into its high bit; the lowest such byte is exact.
-        let zero = word.wrapping_sub(LOW) & !word & HIGH;
-        if zero != 0 {
-            return Some(i * 8 + (zero.trailing_zeros() / 8) as usize);
+    let pattern = LOW_BITS * u64::from(wanted);
+    first(bytes, |word| zero_bytes(word ^ pattern), |byte| byte == wanted)
+}
+
+/// The first byte that is one of two.
+fn find_either(bytes: &[u8], one: u8, other: u8) -> Option<usize> {
+    let (a, b) = (LOW_BITS * u64::from(one), LOW_BITS * u64::from(other));
+    first(bytes, |word| zero_bytes(word ^ a) | zero_bytes(word ^ b), |byte| byte == one || byte == other)
+}
+
+fn first(bytes: &[u8], in_word: impl Fn(u64) -> u64, is_it: impl Fn(u8) -> bool) -> Option<usize> {
+    let (words, tail) = bytes.as_chunks::<8>();
+    let mut at = 0;
+    for word in words {
+        let found = in_word(u64::from_le_bytes(*word));
+        if found != 0 {
+            return Some(at + (found.trailing_zeros() / 8) as usize);
         }
+        at += 8;
     }
-    tail.iter().position(|byte| *byte == wanted).map(|i| chunks.len() * 8 + i)
+    for byte in tail {
+        if is_it(*byte) {
+            return Some(at);
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Whether two names are the same, eight bytes at a step: what the C library of the agent does is one at a step.
+#[must_use]
+pub fn equal(a: &[u8], b: &[u8]) -> bool {
+    let ((a_words, a_tail), (b_words, b_tail)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
+    let word = |chunk: &[u8; 8]| u64::from_le_bytes(*chunk);
+    a.len() == b.len()
+        && a_words.iter().zip(b_words).all(|(a, b)| word(a) == word(b))
+        && a_tail.iter().zip(b_tail).all(|(a, b)| a == b)
 }
 
 const fn is_blank(byte: u8) -> bool {
@@ -68,17 +103,89 @@ pub struct Fields<'a> {
     rest: &'a [u8],
 }
 
+impl<'a> Fields<'a> {
+    /// What was not read yet.
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
 impl<'a> Iterator for Fields<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        let start = self.rest.iter().position(|byte| !is_blank(*byte))?;
-        let (_, rest) = self.rest.split_at_checked(start)?;
-        let end = rest.iter().position(|byte| is_blank(*byte)).unwrap_or(rest.len());
-        let (field, rest) = rest.split_at_checked(end)?;
+        let mut field = self.rest;
+        while let [byte, rest @ ..] = field
+            && is_blank(*byte)
+        {
+            field = rest;
+        }
+        let mut length = 0;
+        for byte in field {
+            if is_blank(*byte) {
+                break;
+            }
+            length += 1;
+        }
+        let (field, rest) = field.split_at_checked(length)?;
         self.rest = rest;
-        Some(field)
+        (length > 0).then_some(field)
     }
+}
+
+/// The fields of a line, each as [`number`] reads it.
+pub fn numbers(line: &[u8]) -> Numbers<'_> {
+    Numbers { rest: line }
+}
+
+/// Iterator of [`numbers`].
+#[derive(Clone, Debug)]
+pub struct Numbers<'a> {
+    rest: &'a [u8],
+}
+
+impl Iterator for Numbers<'_> {
+    type Item = Option<u64>;
+
+    fn next(&mut self) -> Option<Option<u64>> {
+        let mut rest = self.rest;
+        // Numbers in columns have many blanks before them.
+        while let Some((b"    ", behind)) = rest.split_first_chunk() {
+            rest = behind;
+        }
+        while let [byte, behind @ ..] = rest
+            && is_blank(*byte)
+        {
+            rest = behind;
+        }
+        let (begin, mut value) = (rest.len(), 0_u64);
+        while let [byte @ b'0'..=b'9', behind @ ..] = rest {
+            value = value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
+            rest = behind;
+        }
+        let digits = begin - rest.len();
+        while let [byte, behind @ ..] = rest
+            && !is_blank(*byte)
+        {
+            rest = behind;
+        }
+        self.rest = rest;
+        let length = begin - rest.len();
+        // See `number` for both bounds.
+        let is_number = length == digits && digits <= 19 && value <= i64::MAX as u64;
+        (length > 0).then_some(is_number.then_some(value))
+    }
+}
+
+/// Fills columns from the fields of a line; what is not there, or no number, is `None`. Whether any is a number.
+pub fn columns(line: &[u8], values: &mut [Option<u64>]) -> bool {
+    let (mut numbers, mut any) = (numbers(line), false);
+    for value in values {
+        *value = numbers.next().flatten();
+        any |= value.is_some();
+    }
+    any
 }
 
 /// Without blanks, tabs and line ends at both ends.
@@ -159,65 +266,14 @@ pub fn pair(field: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((field.get(..at)?, field.get(at + 1..)?))
 }
 
-/// FNV-1a: tells one table, or one path, from another.
+/// Tells one text from another: a table of mounts from the one before, a path from the others of its table.
 #[must_use]
 pub fn digest(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
-}
-
-/// The key of each line of a `key value` file that is wanted, and what it stands for, in the kernel's own order.
-#[derive(Debug)]
-pub struct Keys<T: 'static> {
-    entries: &'static [(&'static [u8], T)],
-    /// A bit a (length, first byte) of some key: most lines nobody wants fail here.
-    filter: u64,
-    /// What ends a key.
-    end: u8,
-}
-
-impl<T: Copy> Keys<T> {
-    /// `end`: the byte behind each key, a colon or a blank.
-    #[must_use]
-    pub const fn new(entries: &'static [(&'static [u8], T)], end: u8) -> Self {
-        let (mut filter, mut i) = (0_u64, 0);
-        #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler, over constants")]
-        while i < entries.len() {
-            filter |= 1_u64 << Self::class(entries[i].0);
-            i += 1;
-        }
-        Self { entries, filter, end }
-    }
-
-    const fn class(key: &[u8]) -> usize {
-        match key {
-            [first, ..] => (key.len() * 11 + *first as usize) % 64,
-            [] => 0,
-        }
-    }
-
-    /// Calls `found` with each wanted value. The search for a key begins behind the one found before: in a file that
-    /// keeps the kernel's order it costs one comparison.
-    pub fn read(&self, bytes: &[u8], mut found: impl FnMut(T, u64)) {
-        let mut next = 0;
-        for line in lines(bytes) {
-            let Some(end) = line.iter().position(|byte| *byte == self.end) else { continue };
-            let (Some(key), Some(value)) = (line.get(..end), line.get(end + 1..)) else { continue };
-            if self.filter & (1_u64 << Self::class(key)) == 0 {
-                continue;
-            }
-            let behind = self.entries.iter().enumerate().skip(next);
-            let before = self.entries.iter().enumerate().take(next);
-            let Some((i, (_, meaning))) = behind.chain(before).find(|(_, (wanted, _))| *wanted == key) else {
-                continue;
-            };
-            next = i + 1;
-            let mut fields = fields(value);
-            let Some(value) = fields.next().and_then(number) else { continue };
-            if fields.next().is_none_or(|unit| unit == b"kB") {
-                found(*meaning, value);
-            }
-        }
-    }
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let (words, tail) = bytes.as_chunks::<8>();
+    let step = |hash: u64, word: u64| (hash.rotate_left(29) ^ word).wrapping_mul(FACTOR);
+    let hash = words.iter().fold(bytes.len() as u64, |hash, word| step(hash, u64::from_le_bytes(*word)));
+    tail.iter().fold(hash, |hash, byte| step(hash, u64::from(*byte)))
 }
 
 #[cfg(test)]
@@ -226,7 +282,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn numbers() {
+    fn numbers_are_plain_and_fit_63_bits() {
         assert_eq!(number(b"0"), Some(0));
         assert_eq!(number(b"9223372036854775807"), Some(i64::MAX as u64));
         for bad in [&b""[..], b"-1", b"+1", b"1 ", b"0x1", b"9223372036854775808", b"18446744073709551615", b"1.0"] {
@@ -247,6 +303,17 @@ mod tests {
 
     proptest! {
         #[test]
+        fn equal_is_equality(a in prop::collection::vec(0_u8..2, 0..20), b in prop::collection::vec(0_u8..2, 0..20)) {
+            prop_assert_eq!(equal(&a, &b), a == b);
+            prop_assert!(equal(&a, &a.clone()));
+        }
+
+        #[test]
+        fn numbers_are_those_of_the_fields(line in "[0-9 \\t\\rx-]{0,60}") {
+            prop_assert!(numbers(line.as_bytes()).eq(fields(line.as_bytes()).map(number)));
+        }
+
+        #[test]
         fn find_is_the_first_position(bytes in prop::collection::vec(0_u8..4, 0..64), wanted in 0_u8..4) {
             prop_assert_eq!(find(&bytes, wanted), bytes.iter().position(|byte| *byte == wanted));
         }
@@ -257,6 +324,7 @@ mod tests {
                 for field in fields(line) {
                     let _ = (number(field), hexadecimal(field), hundredths(field), pair(field));
                 }
+                prop_assert!(numbers(line).eq(fields(line).map(number)));
             }
             prop_assert_eq!(lines(&bytes).collect::<Vec<_>>().join(&b'\n').len(), bytes.strip_suffix(b"\n").unwrap_or(&bytes).len());
         }

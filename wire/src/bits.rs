@@ -20,6 +20,32 @@ pub fn put(set: &mut [u8], i: usize, value: bool) {
     }
 }
 
+/// Clears the bits `from..to`; nothing outside the set.
+pub fn clear(set: &mut [u8], from: usize, to: usize) {
+    if from >= to {
+        return;
+    }
+    let (first, last) = (from / 8, (to - 1) / 8);
+    // What stays: below `from` in the first byte, from `to` on in the last.
+    let (low, high) = (!(0xff_u8 << (from % 8)), !(0xff_u8 >> (7 - (to - 1) % 8)));
+    if first == last {
+        if let Some(byte) = set.get_mut(first) {
+            *byte &= low | high;
+        }
+        return;
+    }
+    let end = set.len().min(last + 1);
+    for (i, byte) in set.iter_mut().enumerate().take(end).skip(first) {
+        *byte &= if i == first {
+            low
+        } else if i == last {
+            high
+        } else {
+            0
+        };
+    }
+}
+
 /// Whether every bit from `bits` to the end of the last byte is zero.
 #[must_use]
 pub fn padding_is_zero(set: &[u8], bits: usize) -> bool {
@@ -60,5 +86,18 @@ mod tests {
         assert_eq!((set, count(&set)), ([0, 2], 1));
         assert!(padding_is_zero(&set, 10) && !padding_is_zero(&set, 9));
         assert!(ones([0x81, 0, 0xff]).eq([0, 7, 16, 17, 18, 19, 20, 21, 22, 23]));
+    }
+
+    #[test]
+    fn a_range_is_cleared_and_nothing_beside_it() {
+        for from in 0..40 {
+            for to in 0..40 {
+                let mut set = [0xff_u8; 4];
+                clear(&mut set, from, to);
+                for i in 0..32 {
+                    assert_eq!(get(&set, i), !(from..to).contains(&i), "{from}..{to}: {i}");
+                }
+            }
+        }
     }
 }

@@ -83,21 +83,28 @@ pub fn encode(
         let changed_at = at;
         body.get_mut(at..at + bytes).ok_or(EncodeError)?.fill(0);
         at += bytes;
-        for (i, (new, old)) in row.values.iter().zip(base.values.iter_mut()).enumerate() {
-            if !bits::get(present, i) {
-                *old = 0;
-                continue;
+        // Eight series a step: one byte of each set.
+        let eights = row.values.chunks(8).zip(base.values.chunks_mut(8)).zip(present.iter().zip(&*was_present));
+        for (i, ((new, old), (present, was_present))) in eights.enumerate() {
+            let mut changed = 0_u8;
+            for (bit, (new, old)) in new.iter().zip(old).enumerate() {
+                let mask = 1_u8 << bit;
+                if present & mask == 0 {
+                    *old = 0;
+                    continue;
+                }
+                let is_changed = *new != *old || was_present & mask == 0;
+                if is_changed {
+                    changed |= mask;
+                }
+                if key {
+                    at = write(body, at, *new).ok_or(EncodeError)?;
+                } else if is_changed {
+                    at = write(body, at, zigzag(new.wrapping_sub(*old).cast_signed())).ok_or(EncodeError)?;
+                }
+                *old = *new;
             }
-            let changed = *new != *old || !bits::get(was_present, i);
-            if changed {
-                bits::put(body.get_mut(changed_at..changed_at + bytes).unwrap_or_default(), i, true);
-            }
-            if key {
-                at = write(body, at, *new).ok_or(EncodeError)?;
-            } else if changed {
-                at = write(body, at, zigzag(new.wrapping_sub(*old).cast_signed())).ok_or(EncodeError)?;
-            }
-            *old = *new;
+            *body.get_mut(changed_at + i).ok_or(EncodeError)? = changed;
         }
         was_present.copy_from_slice(present);
         Ok(at)

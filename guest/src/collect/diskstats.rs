@@ -6,7 +6,7 @@
 use super::Context;
 use super::roster::{Roster, Seen};
 use crate::kfile::{Files, KFile, Slot};
-use crate::parse::{fields, lines, number, only_number};
+use crate::parse::{self, fields, lines, number, only_number};
 use informant_wire::metric::{MetricId, SubjectKind, id};
 
 /// The columns behind the name. Linux 4.18 added discards, 5.5 flushes.
@@ -94,10 +94,7 @@ impl Diskstats {
         let (Some(major), Some(minor)) = (device_part(), device_part()) else { return };
         let Some(name) = columns.next().filter(|name| !is_ignored(name)) else { return };
         let mut values = [None; COLUMNS.len()];
-        for value in &mut values {
-            *value = columns.next().and_then(number);
-        }
-        if values.iter().all(Option::is_none) {
+        if !parse::columns(columns.rest(), &mut values) {
             return;
         }
         let counters = values.map(Option::unwrap_or_default);
@@ -121,9 +118,7 @@ impl Diskstats {
             }
         };
         let Some(disk) = i.and_then(|i| disks.get_mut(i)) else { return };
-        for (metric, value) in COLUMNS.into_iter().zip(values) {
-            row.put(disk.place, metric, value);
-        }
+        row.put_columns(disk.place, &COLUMNS, &values);
         disk.data.last = counters;
     }
 

@@ -11,18 +11,8 @@ use informant_wire::metric::{MetricId, id};
 
 static KEYS: Keys<MetricId> = Keys::new(KEY_TABLE, b':');
 
-/// What is looked at together with others, before it counts.
-const CHECKED: [MetricId; 9] = [
-    id::MEM_TOTAL,
-    id::MEM_FREE,
-    id::MEM_AVAILABLE,
-    id::MEM_BUFFERS,
-    id::MEM_CACHED,
-    id::MEM_SHMEM,
-    id::MEM_SRECLAIMABLE,
-    id::MEM_SWAP_TOTAL,
-    id::MEM_SWAP_FREE,
-];
+/// Ids from the first of the file to the last.
+const MEM_IDS: usize = (id::MEM_DIRECT_MAP1_G.0 - id::MEM_TOTAL.0) as usize + 1;
 /// Parts of a whole: never larger than it.
 const PARTS: [(MetricId, MetricId); 6] = [
     (id::MEM_FREE, id::MEM_TOTAL),
@@ -59,7 +49,7 @@ impl Meminfo {
         row.absent(vm, id::MEM_TOTAL, id::MEM_DIRECT_MAP1_G);
         row.absent(vm, id::MEMORY_AVAILABLE_ESTIMATE, id::MEMORY_AVAILABLE_ESTIMATE);
         let Some(bytes) = cx.files.read(&mut self.file) else { return };
-        let mut seen = Seen::default();
+        let mut seen = Seen([None; MEM_IDS]);
         let mut lines = 0;
         KEYS.read(bytes, |id, value| {
             lines += 1;
@@ -100,13 +90,13 @@ impl Meminfo {
     }
 }
 
-/// The values of [`CHECKED`], KiB.
-#[derive(Debug, Default)]
-struct Seen([Option<u64>; CHECKED.len()]);
+/// The values of one file, KiB: some are looked at together with others before they count.
+#[derive(Debug)]
+struct Seen([Option<u64>; MEM_IDS]);
 
 impl Seen {
     fn slot(&mut self, id: MetricId) -> Option<&mut Option<u64>> {
-        CHECKED.iter().position(|checked| *checked == id).and_then(|i| self.0.get_mut(i))
+        self.0.get_mut(usize::from(id.0.checked_sub(id::MEM_TOTAL.0)?))
     }
 
     fn note(&mut self, id: MetricId, value: u64) {
@@ -122,7 +112,7 @@ impl Seen {
     }
 
     fn get(&self, id: MetricId) -> Option<u64> {
-        CHECKED.iter().position(|checked| *checked == id).and_then(|i| *self.0.get(i)?)
+        *self.0.get(usize::from(id.0.checked_sub(id::MEM_TOTAL.0)?))?
     }
 
     /// Shmem is part of Cached but can not be reclaimed; KReclaimable contains SReclaimable and is not added to it.

@@ -6,7 +6,7 @@
 //! several samples.
 
 use super::Context;
-use crate::kfile::{KFile, each_entry};
+use crate::kfile::{KFile, Slot, each_entry};
 use crate::parse::{hexadecimal, number, trim};
 use informant_wire::metric::id;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,13 +16,14 @@ const DIRECTORY: &[u8] = b"sys/devices/system/memory";
 const PER_SAMPLE: usize = 128;
 /// Blocks of a round. With more, their sums are absent rather than wrong.
 const MAX_BLOCKS: usize = 8192;
-/// Without a change, a round is made when it was left out this many times: five minutes at one sample a second.
-const MAX_LEFT_OUT: u32 = 60;
+/// Without a change, a round is made when it was left out this many times: an hour at one sample a second.
+const MAX_LEFT_OUT: u32 = 720;
 
 /// The collector.
 #[derive(Debug)]
 pub struct MemoryBlocks {
     size: KFile,
+    directory: Slot,
     /// The blocks of the round that is under way, and how many of them were read.
     blocks: Vec<u32>,
     done: usize,
@@ -39,6 +40,7 @@ impl Default for MemoryBlocks {
     fn default() -> Self {
         Self {
             size: KFile::new(b"sys/devices/system/memory/block_size_bytes"),
+            directory: Slot::Empty,
             blocks: Vec::new(),
             done: 0,
             online: 0,
@@ -66,7 +68,7 @@ impl MemoryBlocks {
             if !cx.files.recheck {
                 return;
             }
-            let now = cx.files.stat(DIRECTORY).ok().map(|stat| (stat.st_nlink, total_kib));
+            let now = cx.files.stat_kept(&mut self.directory, DIRECTORY).ok().map(|stat| (stat.st_nlink, total_kib));
             if now.is_some() && now == self.before && !all && self.left_out < MAX_LEFT_OUT {
                 self.left_out += 1;
                 return;

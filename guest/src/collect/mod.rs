@@ -40,12 +40,13 @@ use std::time::Duration;
 /// Every so many samples: files that were missing or replaced are looked for, and what changes slowly is read.
 const SLOW_EVERY: u32 = 5;
 
-/// Every so many of those passes, files that are missing on a live root are looked for though nothing was mounted.
-const LOOK_EVERY: u32 = 12;
+/// Every so many of those passes, what is missing on a live root is looked for though nothing says that it came: every
+/// two minutes at one sample a second.
+const LOOK_EVERY: u32 = 24;
 
-/// Files of the whole VM that are kept open: one each in `/proc`, four of pressure, lists of CPUs, block size, the
-/// number of cgroups.
-const VM_FILES: usize = 19;
+/// Files of the whole VM that are kept open: one each in `/proc`, four of pressure, lists of CPUs, block size and
+/// directory, the number of cgroups.
+const VM_FILES: usize = 20;
 /// Descriptors kept at most. Each pins a page or so of kernel memory: 900 pinned 3.5 MiB.
 const MAX_DESCRIPTORS: usize = 256;
 const _: () = assert!(

@@ -6,8 +6,8 @@
 use super::Context;
 use super::roster::{Roster, Seen};
 use super::row::Row;
-use crate::kfile::{Files, KFile, Slot};
-use crate::parse::{fields, lines, number, only_number, trim};
+use crate::kfile::{Files, KFile, Look, Slot};
+use crate::parse::{self, lines, only_number, trim};
 use informant_wire::metric::{MetricId, SubjectKind, id};
 
 /// The columns behind the name.
@@ -46,8 +46,6 @@ pub struct Interface {
     last: [u64; 4],
     /// Its state in sysfs is to be read with this sample: it is new, or several of its counters fell.
     look: bool,
-    /// Device and inode of its directory in sysfs, when its index was last read.
-    directory: Option<(u64, u64)>,
     /// Its attributes in sysfs.
     slots: [Slot; ATTRIBUTES],
 }
@@ -80,7 +78,7 @@ impl NetDev {
         for i in 0..self.interfaces.index_end() {
             let looked_at = self.interfaces.get_mut(i).is_some_and(|member| std::mem::take(&mut member.data.look));
             if self.interfaces.is_living(i) && (looked_at || cx.files.recheck) {
-                self.state(cx, i);
+                self.state(cx, i, looked_at);
             }
         }
     }
@@ -89,10 +87,7 @@ impl NetDev {
         let Some(colon) = line.iter().rposition(|byte| *byte == b':') else { return };
         let (Some(name), Some(numbers)) = (line.get(..colon).map(trim), line.get(colon + 1..)) else { return };
         let mut values = [None; COLUMNS.len()];
-        for (value, field) in values.iter_mut().zip(fields(numbers)) {
-            *value = number(field);
-        }
-        if name.is_empty() || values.iter().all(Option::is_none) {
+        if name.is_empty() || !parse::columns(numbers, &mut values) {
             return;
         }
         let now = [0, 1, 8, 9].map(|i: usize| values.get(i).copied().flatten().unwrap_or_default());
@@ -107,33 +102,29 @@ impl NetDev {
             }
         };
         let Some(interface) = interfaces.get_mut(i) else { return };
-        for (metric, value) in COLUMNS.into_iter().zip(values) {
-            row.put(interface.place, metric, value);
-        }
+        row.put_columns(interface.place, &COLUMNS, &values);
         // One counter may wrap; two that fall together look like another interface of the same name.
         interface.data.look |= now.iter().zip(interface.data.last).filter(|(now, last)| *now < last).count() > 1;
         interface.data.last = now;
     }
 
-    fn state(&mut self, cx: &mut Context<'_>, i: usize) {
+    fn state(&mut self, cx: &mut Context<'_>, i: usize, looked_at: bool) {
         let Some(interface) = self.interfaces.get_mut(i) else { return };
         let path = &mut self.path;
         path.clear();
         path.extend_from_slice(b"sys/class/net/");
         path.extend_from_slice(&interface.name);
-        // Always by its path: a descriptor would follow an interface that is renamed. While the path leads to the same
-        // directory of the kernel, it is the same interface; a fixture tree may have its files rewritten.
-        let directory = if cx.files.is_live() { cx.files.stat(path).ok() } else { None };
-        let directory = directory.map(|stat| (stat.st_dev, stat.st_ino));
         path.push(b'/');
         let base = path.len();
-        let index = if directory.is_some() && directory == interface.data.directory {
+        let keep = i < MAX_KEPT_INTERFACES;
+        let index = if keep && !looked_at && cx.files.look == Look::Kept {
+            // Its counters went on, and its descriptors live.
             interface.incarnation
         } else {
+            // By its path: a descriptor would follow an interface that is renamed.
             let mut once = Slot::Empty;
             attribute(cx.files, &mut once, false, path, base, b"ifindex").and_then(only_number).unwrap_or(0)
         };
-        interface.data.directory = directory.filter(|_| index > 0);
         let place = if interface.incarnation == index {
             interface.place
         } else if interface.incarnation == 0 && interface.place == super::row::Place::NONE {
@@ -147,7 +138,7 @@ impl NetDev {
             self.interfaces.add(cx.row, &name, index, Interface { last, ..Interface::default() });
             return;
         };
-        let keep = i < MAX_KEPT_INTERFACES;
+        let died = cx.files.died();
         let [operstate, carrier, mtu, speed] = &mut interface.data.slots;
         let up = match attribute(cx.files, operstate, keep, path, base, b"operstate").map(trim) {
             Some(b"up") => Some(1),
@@ -164,6 +155,8 @@ impl NetDev {
         cx.row.put(place, id::NET_MTU, mtu);
         let speed = attribute(cx.files, speed, keep, path, base, b"speed").and_then(only_number);
         cx.row.put(place, id::NET_SPEED, speed.filter(|speed| !SPEEDS_UNKNOWN.contains(speed)));
+        // Another interface of the same name by now.
+        interface.data.look |= died != cx.files.died();
     }
 }
 

@@ -99,6 +99,7 @@ impl Row {
         }
     }
 
+    #[inline]
     fn index(&self, at: Place, id: MetricId) -> Option<usize> {
         let offset = *self.offsets.get(usize::from(id.0))?;
         (offset < WAITS && at != Place::NONE).then(|| at.0 as usize + usize::from(offset))
@@ -106,14 +107,10 @@ impl Row {
 
     /// Sets a value, in the metric's wire unit.
     pub fn set(&mut self, at: Place, id: MetricId, value: u64) {
-        match self.index(at, id) {
-            Some(i) => {
-                if let Some(slot) = self.values.get_mut(i) {
-                    *slot = value;
-                    bits::put(&mut self.present, i, true);
-                }
-            }
-            None => self.expect(id),
+        let Some(i) = self.index(at, id) else { return self.expect(id) };
+        if let Some(slot) = self.values.get_mut(i) {
+            *slot = value;
+            bits::put(&mut self.present, i, true);
         }
     }
 
@@ -125,15 +122,23 @@ impl Row {
         }
     }
 
+    /// Sets the values of metrics that stand beside each other in a line; what is `None` is absent.
+    pub fn put_columns(&mut self, at: Place, metrics: &[MetricId], values: &[Option<u64>]) {
+        for (metric, value) in metrics.iter().zip(values) {
+            self.put(at, *metric, *value);
+        }
+    }
+
     /// Says that the metrics `first..=last` of a subject are absent.
     pub fn absent(&mut self, at: Place, first: MetricId, last: MetricId) {
         if at == Place::NONE {
             return;
         }
-        for id in first.0..=last.0 {
-            if let Some(i) = self.index(at, MetricId(id)) {
-                bits::put(&mut self.present, i, false);
-            }
+        // Places are in the order of ids: what has a place between two that have one lies between them.
+        let place = |id| self.index(at, MetricId(id));
+        let ids = first.0..=last.0;
+        if let (Some(from), Some(to)) = (ids.clone().find_map(place), ids.rev().find_map(place)) {
+            bits::clear(&mut self.present, from, to + 1);
         }
     }
 

@@ -6,7 +6,7 @@ use super::Context;
 use super::cpulist::CpuSet;
 use super::roster::{Roster, Seen};
 use crate::kfile::KFile;
-use crate::parse::{fields, lines, number, only_number};
+use crate::parse::{self, fields, lines, number, only_number};
 use informant_wire::metric::{MetricId, SubjectKind, id};
 
 /// The columns of a CPU line, in the kernel's order. Older kernels print fewer.
@@ -82,9 +82,9 @@ impl Stat {
             },
         };
         let Some(place) = cpus.get_mut(i).map(|member| member.place) else { return };
-        for mode in MODES {
-            row.put(place, mode, columns.next().and_then(number));
-        }
+        let mut values = [None; MODES.len()];
+        parse::columns(columns.rest(), &mut values);
+        row.put_columns(place, &MODES, &values);
     }
 
     fn totals(line: &[u8], mut found: impl FnMut(MetricId, u64)) {

@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::kfile::KFile;
-use crate::parse::Keys;
+use crate::parse::{Keys, Places};
 use informant_wire::metric::{MetricId, id};
 
 static KEYS: Keys<MetricId> = Keys::new(KEY_TABLE, b' ');
@@ -11,28 +11,35 @@ static KEYS: Keys<MetricId> = Keys::new(KEY_TABLE, b' ');
 #[derive(Debug)]
 pub struct Vmstat {
     file: KFile,
+    places: Places,
 }
 
 impl Default for Vmstat {
     fn default() -> Self {
-        Self { file: KFile::new(b"proc/vmstat") }
+        Self { file: KFile::new(b"proc/vmstat"), places: Places::default() }
     }
 }
 
 impl Vmstat {
     /// One pass.
     pub fn sample(&mut self, cx: &mut Context<'_>) {
-        cx.row.absent(cx.vm, id::VMSTAT_OOM_KILL, id::PAGED_OUT);
+        let (row, vm) = (&mut *cx.row, cx.vm);
+        row.absent(vm, id::VMSTAT_OOM_KILL, id::PAGED_OUT);
+        // A kernel prints the same lines for as long as it runs, and nine in ten are not wanted.
+        let as_before = !cx.files.recheck;
         let Some(bytes) = cx.files.read(&mut self.file) else { return };
-        KEYS.read(bytes, |id, value| {
-            cx.row.set(cx.vm, id, value);
+        let mut found = |id, value| {
+            row.set(vm, id, value);
             // These two count KiB, unlike all the others; they have a second row in bytes.
             match id {
-                id::VMSTAT_PGPGIN => cx.row.set(cx.vm, id::PAGED_IN, value),
-                id::VMSTAT_PGPGOUT => cx.row.set(cx.vm, id::PAGED_OUT, value),
+                id::VMSTAT_PGPGIN => row.set(vm, id::PAGED_IN, value),
+                id::VMSTAT_PGPGOUT => row.set(vm, id::PAGED_OUT, value),
                 _ => {}
             }
-        });
+        };
+        if !(as_before && KEYS.read_at(bytes, &mut self.places, &mut found)) {
+            KEYS.read_and_note(bytes, &mut self.places, found);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Which files there are depends on the controllers, the kernel and the place in the tree: the root has no
 //! `memory.current`, `memory.peak` is new, `cgroup.pressure` may take the pressure files away.
 
+use super::super::LOOK_EVERY;
 use super::super::cpulist::CpuSet;
 use super::super::pressure::{self, Targets};
 use super::super::row::{Place, Row};
@@ -23,9 +24,6 @@ pub struct Hot {
 pub const KEPT: usize = 3;
 /// And where there are few: all of its files, and the list of controllers.
 pub const KEPT_WHOLE: usize = KEPT + COLD + 1;
-/// Missing files of a cgroup whose controllers stay the same are looked for with every so many readings of its slow
-/// part: `cgroup.pressure` takes files away and brings them back.
-const EXPECT_EVERY: u32 = 12;
 
 /// What other levels of the tree, and the working set, need of a cgroup.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,7 +130,7 @@ pub struct Slots {
 
 impl Slots {
     /// A cgroup never has all files, and each look for one costs as much as reading another: they are looked for when
-    /// the controllers changed, and now and then. Without descriptors to keep that would cost more than it saves.
+    /// the controllers changed, and now and then: `cgroup.pressure` takes files away and brings them back. Without descriptors to keep that would cost more than it saves.
     pub fn expect(&mut self, files: &mut Files, hot: &mut Hot, keep: bool, directory: &Directory<'_>) {
         if !keep {
             self.controllers = Slot::Empty;
@@ -145,7 +143,7 @@ impl Slots {
         let controllers =
             files.read_kept(&mut self.controllers, keep, Some(directory), b"cgroup.controllers").map(digest);
         self.readings = self.readings.wrapping_add(1);
-        if controllers != self.digest || self.readings.is_multiple_of(EXPECT_EVERY) {
+        if controllers != self.digest || self.readings.is_multiple_of(LOOK_EVERY) {
             self.files.iter_mut().for_each(Slot::expect);
             hot.expect();
         }

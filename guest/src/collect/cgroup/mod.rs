@@ -67,6 +67,8 @@ pub struct Cgroups {
     skipped: u64,
     /// `cgroup.stat` of the uppermost.
     stat: Slot,
+    /// Cgroups below the uppermost and dead descriptors, when all were last visited.
+    walked: Option<(Option<usize>, u64)>,
     tick: usize,
     walk: walk::Buffers,
 }
@@ -82,6 +84,7 @@ impl Cgroups {
             groups: Roster::new(SubjectKind::CGROUP),
             skipped: 0,
             stat: Slot::Empty,
+            walked: None,
             tick: 0,
             walk: walk::Buffers::default(),
         }
@@ -170,12 +173,14 @@ impl Cgroups {
             self.groups.begin();
             self.groups.end(cx.row, leave);
             self.base = found.map(Box::from);
-            self.stat = Slot::Empty;
+            (self.stat, self.walked) = (Slot::Empty, None);
         }
     }
 
     /// Forgets who is gone; how many more of their devices there are.
     pub fn prune(&mut self) -> usize {
+        // There may be room for more.
+        self.walked = None;
         self.groups.prune();
         self.link();
         let mut overflow = 0;

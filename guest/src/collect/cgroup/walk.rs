@@ -4,7 +4,7 @@ use super::super::Context;
 use super::super::roster::{Roster, Seen};
 use super::super::row::Row;
 use super::{Cgroups, Group, Hot, MAX_CGROUPS, MAX_MEMBERS, MAX_PATH};
-use crate::kfile::{Files, each_entry};
+use crate::kfile::{Files, Look, each_entry};
 use crate::parse::Keys;
 use std::os::fd::AsFd;
 
@@ -29,8 +29,16 @@ pub(super) fn join<'a>(buffer: &'a mut Vec<u8>, base: &[u8], path: &[u8]) -> &'a
 }
 
 impl Cgroups {
-    /// Finds newcomers, and who is gone.
+    /// Finds newcomers, and who is gone. While the kernel counts as many cgroups as before and no file of a known one
+    /// died, these are the same: only one that takes the place of a cgroup that is not reported waits for the next
+    /// [`Look`].
     pub(super) fn rewalk(&mut self, cx: &mut Context<'_>) {
+        let below = descendants(self, cx.files);
+        let now = Some((below, cx.files.died()));
+        if cx.files.look == Look::Kept && below.is_some() && self.walked == now {
+            return;
+        }
+        self.walked = now;
         self.groups.begin();
         let mut missing = 0;
         if self.base.is_some() {
@@ -44,7 +52,7 @@ impl Cgroups {
             living = self.groups.living().count();
             self.link();
         }
-        let found = descendants(self, cx.files).map_or(living + missing, |below| below + 1);
+        let found = below.map_or(living + missing, |below| below + 1);
         self.skipped = u64::try_from(found.saturating_sub(living)).unwrap_or(u64::MAX);
     }
 
