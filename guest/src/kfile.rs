@@ -219,7 +219,7 @@ impl Files {
                         kept.missing = false;
                     }
                     Err(error) => {
-                        kept.missing = true;
+                        kept.missing = !is_passing(error);
                         return Err(error);
                     }
                 }
@@ -272,7 +272,7 @@ impl Files {
         directory: Option<&Directory<'_>>,
         path: &[u8],
     ) -> Option<&[u8]> {
-        match self.try_read_kept(slot, keep && self.is_live, directory, path) {
+        match self.try_read_kept(slot, keep, directory, path) {
             Ok(length) => {
                 self.account(length);
                 self.buffer.get(..length)
@@ -295,12 +295,12 @@ impl Files {
             let directory = directory.map(|directory| directory.open(files)).transpose()?;
             files.open_file(directory, path)
         };
-        if !keep {
-            *slot = Slot::Empty;
-            return read_whole(open(self)?.as_fd(), &mut self.buffer);
-        }
-        if self.look == Look::All {
+        if self.look == Look::All || !self.is_live {
             slot.expect();
+        }
+        let keep = keep && self.is_live;
+        if !keep && matches!(slot, Slot::Open(_)) {
+            *slot = Slot::Empty;
         }
         if let Slot::Open(file) = slot {
             match read_whole(file.as_fd(), &mut self.buffer) {
@@ -315,9 +315,15 @@ impl Files {
         if matches!(slot, Slot::Missing) {
             return Err(Errno::ENOENT);
         }
-        let file = open(self).inspect_err(|_| *slot = Slot::Missing)?;
+        let file = open(self).inspect_err(|error| {
+            if !is_passing(*error) {
+                *slot = Slot::Missing;
+            }
+        })?;
         let length = read_whole(file.as_fd(), &mut self.buffer);
-        *slot = Slot::Open(file);
+        if keep {
+            *slot = Slot::Open(file);
+        }
         length
     }
 
@@ -347,12 +353,10 @@ impl Files {
         if !self.is_live || self.look == Look::All {
             *slot = Slot::Empty;
         }
-        match slot {
-            Slot::Open(directory) => return fstat(directory),
-            Slot::Missing => return Err(Errno::ENOENT),
-            _ => {}
+        if let Slot::Open(directory) = slot {
+            return fstat(directory);
         }
-        let directory = self.open_directory(path).inspect_err(|_| *slot = Slot::Missing)?;
+        let directory = self.open_directory(path)?;
         let stat = fstat(&directory);
         if self.is_live {
             *slot = Slot::Open(directory);
@@ -393,6 +397,11 @@ impl Files {
 
 fn identity(stat: &FileStat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
+}
+
+/// What an open may say of a file that is there: it is tried again with the next reading.
+const fn is_passing(error: Errno) -> bool {
+    matches!(error, Errno::EINTR | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)
 }
 
 /// Reads from offset 0 until a read gives nothing.

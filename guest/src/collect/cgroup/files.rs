@@ -129,14 +129,9 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// A cgroup never has all files, and each look for one costs as much as reading another: they are looked for when
-    /// the controllers changed, and now and then: `cgroup.pressure` takes files away and brings them back. Without descriptors to keep that would cost more than it saves.
+    /// A cgroup seldom has all files, and each look for one costs as much as reading another: they are looked for when
+    /// the controllers changed, and now and then: `cgroup.pressure` takes files away and brings them back.
     pub fn expect(&mut self, files: &mut Files, hot: &mut Hot, keep: bool, directory: &Directory<'_>) {
-        if !keep {
-            self.controllers = Slot::Empty;
-            hot.expect();
-            return;
-        }
         if !hot.is_missing() && !self.files.iter().any(|slot| matches!(slot, Slot::Missing)) {
             return;
         }
