@@ -1,16 +1,20 @@
 //! Kernel files: read whole, from the start, into one shared buffer; kept open where that is worth a descriptor.
 //!
-//! Everything is opened below one root directory. Nothing here waits: a file that would block is opened so that it
+//! Everything is opened below one [`Root`]. Nothing here waits: a file that would block is opened so that it
 //! does not. See `proc(5)` and Documentation/filesystems/seq_file.rst: a short read is not the end of a file.
 
+mod directory;
+mod root;
+
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, open, openat};
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat};
+use nix::fcntl::OFlag;
+use nix::sys::stat::{FileStat, fstat};
 use nix::sys::uio::pread;
-use std::cell::OnceCell;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+pub use directory::{Directory, Entry, each_entry};
+pub use root::Root;
 
 /// The shared buffer begins with this many bytes: more than all but a few kernel files have.
 const BUFFER_START: usize = 16 * 1024;
@@ -18,8 +22,6 @@ const BUFFER_START: usize = 16 * 1024;
 const BUFFER_MAX: usize = 4 * 1024 * 1024;
 /// After this many reads in which the buffer was more than twice as long as any of them needed, it shrinks.
 const SHRINK_AFTER: u32 = 1024;
-/// Bytes for directory entries at a time.
-const DIRECTORY_BUFFER: usize = 4096;
 
 const READ: OFlag = OFlag::O_RDONLY.union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK).union(OFlag::O_NOCTTY);
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_CLOEXEC).union(OFlag::O_DIRECTORY);
@@ -100,31 +102,10 @@ pub enum Look {
     All,
 }
 
-/// A directory below the root that is opened when a file in it is.
-#[derive(Debug)]
-pub struct Directory<'a> {
-    path: &'a [u8],
-    opened: OnceCell<Result<OwnedFd, Errno>>,
-}
-
-impl<'a> Directory<'a> {
-    /// `path`: as of [`KFile::new`].
-    #[must_use]
-    pub const fn new(path: &'a [u8]) -> Self {
-        Self { path, opened: OnceCell::new() }
-    }
-
-    fn open(&self, files: &Files) -> Result<BorrowedFd<'_>, Errno> {
-        self.opened.get_or_init(|| files.open_directory(self.path)).as_ref().map(AsFd::as_fd).map_err(|error| *error)
-    }
-}
-
 /// The root directory and the buffer that all reads share.
 #[derive(Debug)]
 pub struct Files {
-    root: Option<OwnedFd>,
-    path: PathBuf,
-    is_live: bool,
+    root: Root,
     buffer: Vec<u8>,
     /// The most bytes a read needed since the last look, and reads since then.
     peak: usize,
@@ -142,9 +123,7 @@ impl Files {
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self {
-            root: open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).ok(),
-            path: root.to_owned(),
-            is_live: root == Path::new("/"),
+            root: Root::new(root),
             buffer: vec![0; BUFFER_START],
             peak: 0,
             reads: 0,
@@ -158,13 +137,7 @@ impl Files {
     /// Whether the root is this machine's own.
     #[must_use]
     pub const fn is_live(&self) -> bool {
-        self.is_live
-    }
-
-    /// The root as it was given.
-    #[must_use]
-    pub fn root_path(&self) -> &Path {
-        &self.path
+        self.root.is_live()
     }
 
     /// Files that existed but could not be read or understood, so far.
@@ -199,9 +172,8 @@ impl Files {
 
     /// As [`Self::read`], with the reason. An absent file is `ENOENT`.
     pub fn try_read(&mut self, kept: &mut KFile) -> Result<usize, Errno> {
-        let root = self.root.as_ref().ok_or(Errno::ENOENT)?;
         if self.look == Look::All && kept.file.is_some() {
-            let now = fstatat(root, &*kept.path, AtFlags::empty()).map(|stat| identity(&stat));
+            let now = self.root.stat(&kept.path).map(|stat| identity(&stat));
             if now != Ok(kept.identity) {
                 kept.file = None;
             }
@@ -212,7 +184,7 @@ impl Files {
         }
         for _ in 0..2 {
             if kept.file.is_none() {
-                match openat(root, &*kept.path, READ, Mode::empty()) {
+                match self.root.open(None, &kept.path, READ) {
                     Ok(file) => {
                         kept.identity = fstat(&file).map_or((0, 0), |stat| identity(&stat));
                         kept.file = Some(file);
@@ -250,7 +222,7 @@ impl Files {
 
     /// All of a file that is not kept open. `path`: below `directory`, or below the root where that is `None`.
     pub fn read_once(&mut self, directory: Option<BorrowedFd<'_>>, path: &[u8]) -> Option<&[u8]> {
-        let length = self.open_file(directory, path).and_then(|file| read_whole(file.as_fd(), &mut self.buffer));
+        let length = self.root.open(directory, path, READ).and_then(|file| read_whole(file.as_fd(), &mut self.buffer));
         match length {
             Ok(length) => {
                 self.account(length);
@@ -293,12 +265,12 @@ impl Files {
     ) -> Result<usize, Errno> {
         let open = |files: &Self| {
             let directory = directory.map(|directory| directory.open(files)).transpose()?;
-            files.open_file(directory, path)
+            files.root.open(directory, path, READ)
         };
-        if self.look == Look::All || !self.is_live {
+        if self.look == Look::All || !self.is_live() {
             slot.expect();
         }
-        let keep = keep && self.is_live;
+        let keep = keep && self.is_live();
         if !keep && matches!(slot, Slot::Open(_)) {
             *slot = Slot::Empty;
         }
@@ -327,30 +299,20 @@ impl Files {
         length
     }
 
-    fn open_file(&self, directory: Option<BorrowedFd<'_>>, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let root = self.root.as_ref().ok_or(Errno::ENOENT)?;
-        openat(directory.unwrap_or_else(|| root.as_fd()), path, READ, Mode::empty())
-    }
-
     /// Opens a directory below the root; the empty path is the root itself.
     pub fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let root = self.root.as_ref().ok_or(Errno::ENOENT)?;
-        openat(root, if path.is_empty() { &b"."[..] } else { path }, DIRECTORY, Mode::empty())
+        self.root.open(None, path, DIRECTORY)
     }
 
     /// What a path below the root leads to.
     pub fn stat(&self, path: &[u8]) -> Result<FileStat, Errno> {
-        fstatat(
-            self.root.as_ref().ok_or(Errno::ENOENT)?,
-            if path.is_empty() { &b"."[..] } else { path },
-            AtFlags::empty(),
-        )
+        self.root.stat(path)
     }
 
     /// As [`Self::stat`] of a directory that is not replaced while the kernel runs, through a descriptor that stays in
     /// `slot` on a live root: a look-up in sysfs costs ten times as much.
     pub fn stat_kept(&self, slot: &mut Slot, path: &[u8]) -> Result<FileStat, Errno> {
-        if !self.is_live || self.look == Look::All {
+        if !self.is_live() || self.look == Look::All {
             *slot = Slot::Empty;
         }
         if let Slot::Open(directory) = slot {
@@ -358,7 +320,7 @@ impl Files {
         }
         let directory = self.open_directory(path)?;
         let stat = fstat(&directory);
-        if self.is_live {
+        if self.is_live() {
             *slot = Slot::Open(directory);
         }
         stat
@@ -422,36 +384,4 @@ fn read_whole(file: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize, Errno
             Err(error) => return Err(error),
         }
     }
-}
-
-/// An entry of a directory.
-#[derive(Clone, Copy, Debug)]
-pub struct Entry<'a> {
-    /// Any bytes but `/` and NUL.
-    pub name: &'a [u8],
-    /// Its inode, as the directory tells it.
-    pub inode: u64,
-    /// `None` where the file system does not tell: ask with [`Files::stat`].
-    pub is_directory: Option<bool>,
-}
-
-/// Calls `found` for each entry but `.` and `..`, until it says `false`. Allocates nothing, which `readdir` does.
-pub fn each_entry(directory: BorrowedFd<'_>, mut found: impl FnMut(Entry<'_>) -> bool) -> Result<(), Errno> {
-    let mut buffer = [MaybeUninit::uninit(); DIRECTORY_BUFFER];
-    let mut entries = rustix::fs::RawDir::new(directory, &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = entry.map_err(|error| Errno::from_raw(error.raw_os_error()))?;
-        let name = entry.file_name().to_bytes();
-        if matches!(name, b"." | b"..") {
-            continue;
-        }
-        let is_directory = match entry.file_type() {
-            rustix::fs::FileType::Unknown | rustix::fs::FileType::Symlink => None,
-            kind => Some(kind == rustix::fs::FileType::Directory),
-        };
-        if !found(Entry { name, inode: entry.ino(), is_directory }) {
-            break;
-        }
-    }
-    Ok(())
 }

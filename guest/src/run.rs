@@ -6,6 +6,7 @@ use crate::clock::{self, Timer};
 use crate::collect::{Config, Sensors};
 use crate::control::Door;
 use crate::hosts::{Hosts, Identity};
+use crate::kfile::Files;
 use crate::link::Address;
 use crate::link::dialler::Dialler;
 use crate::link::session::Origin;
@@ -117,15 +118,17 @@ fn started(outbox: &mut Outbox, now_us: u64) {
 
 /// The kernel's id of this boot; a random one where there is none, so that nothing of another boot is continued.
 fn boot_id(root: &Path) -> BootId {
-    let text = std::fs::read(root.join("proc/sys/kernel/random/boot_id")).unwrap_or_default();
-    BootId::parse(&text).unwrap_or_else(|| {
+    let mut files = Files::new(root);
+    let text = files.read_once(None, b"proc/sys/kernel/random/boot_id").unwrap_or_default();
+    BootId::parse(text).unwrap_or_else(|| {
         tracing::warn!("no boot id in /proc: events of an earlier agent are not taken over");
         BootId(random::bytes())
     })
 }
 
 fn host_name(root: &Path) -> String {
-    let bytes = std::fs::read(root.join("proc/sys/kernel/hostname")).unwrap_or_default();
+    let mut files = Files::new(root);
+    let bytes = files.read_once(None, b"proc/sys/kernel/hostname").unwrap_or_default();
     let name = String::from_utf8_lossy(bytes.trim_ascii());
     let mut short = String::new();
     for letter in name.chars().filter(|letter| !letter.is_control()) {

@@ -34,7 +34,6 @@ use informant_wire::schema::Subject;
 use nix::time::{ClockId, clock_gettime};
 use row::{Measure, Place, Row, Subjects};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Every so many samples: files that were missing or replaced are looked for, and what changes slowly is read.
@@ -136,7 +135,7 @@ impl Sensors {
     /// Opens nothing yet but the root. Never fails: what is missing is absent.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        Self::with_statvfs(config, Arc::new(probe::statvfs))
+        Self::with_statvfs(config, probe::statvfs(&config.root))
     }
 
     /// As [`Self::new`], with another way to ask file systems.

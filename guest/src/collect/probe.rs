@@ -4,7 +4,10 @@
 //! and a fresh worker takes over; at most three workers exist, so at most three can be stuck. The lock is never held
 //! across a call. The loop thread never waits here, but for [`Probe::settle`], which only `sample` calls.
 
+use crate::kfile::Root;
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
+use nix::sys::statvfs::{FsFlags, Statvfs, fstatvfs};
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -40,10 +43,23 @@ pub struct Space {
 /// How a file system is asked. Replaced in tests of what a hung one does.
 pub type Ask = Arc<dyn Fn(&Path) -> Result<Space, Errno> + Send + Sync>;
 
-/// Asks the kernel.
-pub fn statvfs(path: &Path) -> Result<Space, Errno> {
+/// Asks the kernel, of mount points below a root. Of a tree from elsewhere they are looked up inside it.
+#[must_use]
+pub fn statvfs(root: &Path) -> Ask {
+    let root = Root::new(root);
+    if root.is_live() {
+        return Arc::new(|path: &Path| space(|| nix::sys::statvfs::statvfs(path)));
+    }
+    Arc::new(move |path: &Path| {
+        let below = path.strip_prefix(root.path()).map_err(|_| Errno::ENOENT)?;
+        let place = root.open(None, below.as_os_str().as_bytes(), OFlag::O_PATH | OFlag::O_CLOEXEC)?;
+        space(|| fstatvfs(&place))
+    })
+}
+
+fn space(ask: impl Fn() -> Result<Statvfs, Errno>) -> Result<Space, Errno> {
     let stat = loop {
-        match nix::sys::statvfs::statvfs(path) {
+        match ask() {
             Err(Errno::EINTR) => {}
             answer => break answer?,
         }
@@ -55,7 +71,7 @@ pub fn statvfs(path: &Path) -> Result<Space, Errno> {
         available_bytes: bytes(stat.blocks_available()),
         files: stat.files(),
         files_free: stat.files_free(),
-        read_only: stat.flags().contains(nix::sys::statvfs::FsFlags::ST_RDONLY),
+        read_only: stat.flags().contains(FsFlags::ST_RDONLY),
     })
 }
 
@@ -351,7 +367,7 @@ mod tests {
 
     #[test]
     fn a_missing_mount_point_is_an_error_and_no_event() {
-        let probe = Probe::start(Path::new("/nonexistent"), Arc::new(statvfs));
+        let probe = Probe::start(Path::new("/nonexistent"), statvfs(Path::new("/nonexistent")));
         let id = probe.add(b"/mnt");
         let changes = look_until(&probe, |answers| answers[&id] == Answer::Known(Err(Errno::ENOENT)));
         assert!(changes.is_empty());

@@ -3,9 +3,10 @@
 use super::Findings;
 use crate::kfile::Files;
 use crate::parse::{fields, hexadecimal, lines};
+use nix::fcntl::AtFlags;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::{AccessFlags, access, geteuid};
+use nix::unistd::{AccessFlags, faccessat, geteuid};
 
 /// Capabilities that are used, by bit; see `capabilities(7)`.
 const CAPABILITIES: [(u32, &str, &str); 3] = [
@@ -52,8 +53,8 @@ pub(super) fn privileges(files: &mut Files, findings: &mut Findings<'_>) {
 
 /// Where events wait for the host across a restart of the agent.
 pub(super) fn state_directory(files: &Files, findings: &mut Findings<'_>) {
-    let run = files.root_path().join("run");
-    match access(&run, AccessFlags::W_OK | AccessFlags::X_OK) {
+    let writable = |run| faccessat(run, ".", AccessFlags::W_OK | AccessFlags::X_OK, AtFlags::empty());
+    match files.open_directory(b"run").and_then(writable) {
         Ok(()) => findings.ok(format_args!("/run is writable")),
         Err(error) => findings.warn(
             format_args!("/run: {}: events that wait are lost when the agent restarts", error.desc()),

@@ -330,7 +330,7 @@ fn a_schema_of_long_names_and_many_disks_is_cut_to_the_bytes_that_a_host_takes()
         let name = format!("{i:02}-{}", "n".repeat(237));
         tree.put(format!("{ROOT}/{name}/io.stat"), &io).put(format!("{ROOT}/{name}/memory.current"), "1\n");
     }
-    let mut sensors = tree.sensors(true, std::sync::Arc::new(probe::statvfs));
+    let mut sensors = tree.sensors(true, probe::statvfs(tree.path()));
     for _ in 0..3 {
         sensors.sample(&OwnFigures::default());
         sensors.reschema();

@@ -98,7 +98,7 @@ fn a_device_number_used_again_is_a_new_series_without_a_jump() {
     let seen: Vec<_> = lines.iter().map(|line| reads(line, "dm-3")).collect();
     assert_eq!(seen, [Some(500.0), Some(500.0), Some(510.0)]);
 
-    let mut sensors = tree.sensors(true, std::sync::Arc::new(informant_guest::collect::probe::statvfs));
+    let mut sensors = tree.sensors(true, informant_guest::collect::probe::statvfs(tree.path()));
     let mut incarnation = || {
         sensors.sample(&Default::default());
         sensors.reschema();

@@ -73,7 +73,7 @@ fn the_agent_sees_a_block_that_goes_offline_or_is_plugged() {
     // More than one sample reads.
     (0..300).for_each(|block| state(&tree, block, "online\n"));
     total(&tree, 1200);
-    let mut sensors = tree.sensors(false, std::sync::Arc::new(informant_guest::collect::probe::statvfs));
+    let mut sensors = tree.sensors(false, informant_guest::collect::probe::statvfs(tree.path()));
     let mut after = |samples: u32| {
         for _ in 0..samples {
             sensors.sample(&OwnFigures::default());

@@ -95,7 +95,7 @@ fn an_interface_vanishes_and_another_comes() {
 fn an_interface_comes_back_under_its_name_as_another() {
     let numbers = |n: u64| file(&[("veth0", &format!(" {n} {n} 0 0 0 0 0 0 {n} {n} 0 0 0 0 0 0"))]);
     let tree = Tree::with(&[(FILE, &numbers(1000)), ("sys/class/net/veth0/ifindex", "7\n")]);
-    let mut sensors = tree.sensors(false, std::sync::Arc::new(informant_guest::collect::probe::statvfs));
+    let mut sensors = tree.sensors(false, informant_guest::collect::probe::statvfs(tree.path()));
     sensors.sample(&Default::default());
     sensors.reschema();
     sensors.sample(&Default::default());

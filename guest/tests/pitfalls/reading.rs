@@ -2,7 +2,7 @@
 
 use super::tree::Tree;
 use informant_guest::collect::{Config, OwnFigures, Sensors};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[test]
 fn a_short_read_is_not_the_end() {
@@ -12,7 +12,7 @@ fn a_short_read_is_not_the_end() {
     assert_eq!(Tree::with(&[("proc/vmstat", &vmstat)]).sample().get("node_vmstat_oom_kill"), Some(7.0));
     // The kernel's own files come in pieces of less than 4 KiB, whatever the buffer.
     let whole = std::fs::read("/proc/kallsyms").unwrap();
-    let mut files = informant_guest::kfile::Files::new(std::path::Path::new("/"));
+    let mut files = informant_guest::kfile::Files::new(Path::new("/"));
     if whole.len() < 4_000_000 {
         assert_eq!(files.read_once(None, b"proc/kallsyms").unwrap().len(), whole.len());
     }
@@ -81,6 +81,52 @@ fn nothing_comes_from_outside_the_root() {
         ("node_boot_time_seconds", Some(5.0)),
         ("node_filesystem_readonly{device=/dev/fixture,fstype=ext4,mountpoint=/}", Some(0.0)),
     ]);
+}
+
+/// As many steps up as lead to `/` from any temporary directory, and then down to `path`.
+fn climbing(path: &Path) -> String {
+    format!("{}{}", "../".repeat(30), path.strip_prefix("/").unwrap().display())
+}
+
+#[test]
+fn no_link_leads_out_of_the_root() {
+    let outside = Tree::with(&[("loadavg", "9.00 9.00 9.00 1/1 1\n"), ("cg/memory.current", "4096\n")]);
+    let tree = Tree::with(&[
+        ("real/meminfo", "MemTotal: 11 kB\n"),
+        ("real/uptime", "123.45 1.00\n"),
+        ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
+        ("sys/fs/cgroup/in/memory.current", "8192\n"),
+    ]);
+    tree.link("proc/loadavg", outside.path().join("loadavg"));
+    tree.link("sys/fs/cgroup/absolute", outside.path().join("cg"));
+    tree.link("sys/fs/cgroup/climbing", climbing(&outside.path().join("cg")));
+    // Those that stay inside are followed as in the VM that the tree is of.
+    tree.link("proc/meminfo", "/real/meminfo").link("proc/uptime", "../../../real/uptime");
+    let line = tree.sample();
+    assert!(!line.has("node_load"), "an absolute link");
+    assert_eq!(line.starting("container_memory_usage_bytes"), ["container_memory_usage_bytes{id=/in}"]);
+    line.check(&[("node_memory_MemTotal_bytes", Some(11.0 * 1024.0)), ("informant_uptime_seconds", Some(123.45))]);
+
+    tree.remove("proc/loadavg");
+    tree.link("proc/loadavg", climbing(&outside.path().join("loadavg")));
+    assert!(!tree.sample().has("node_load"), "a relative link");
+}
+
+#[test]
+fn no_mount_point_lies_outside_the_root() {
+    let outside = Tree::with(&[("cgroup.controllers", "memory\n"), ("cg/memory.current", "4096\n")]);
+    let up = climbing(outside.path());
+    let tree = Tree::new();
+    tree.directory("inside").link("linked", outside.path());
+    let mounts = format!(
+        "1 0 8:1 / /inside rw - ext4 in rw\n2 0 8:2 / /{up} rw - ext4 up rw\n3 0 8:3 / /linked rw - ext4 link rw\n\
+         4 0 0:9 / /{up} rw - cgroup2 none rw\n5 0 8:2 / /a/{up} rw - ext4 up rw\n"
+    );
+    tree.put("proc/self/mountinfo", mounts);
+    let line = tree.sample();
+    let sizes = line.starting("node_filesystem_size_bytes");
+    assert_eq!(sizes, ["node_filesystem_size_bytes{device=in,fstype=ext4,mountpoint=/inside}"]);
+    assert!(!line.has("container_"), "cgroups of another tree");
 }
 
 #[test]

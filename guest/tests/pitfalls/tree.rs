@@ -55,6 +55,14 @@ impl Tree {
         self
     }
 
+    /// A symbolic link.
+    pub(crate) fn link(&self, path: &str, target: impl AsRef<Path>) -> &Self {
+        let path = self.at(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(target, path).unwrap();
+        self
+    }
+
     pub(crate) fn remove(&self, path: impl AsRef<[u8]>) {
         let path = self.at(path);
         if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) }.unwrap();
@@ -84,7 +92,7 @@ impl Tree {
 
     /// The events of as many samples, and one more at the start.
     pub(crate) fn events(&self, count: usize, mut between: impl FnMut(usize, &Self)) -> Vec<(EventKind, Vec<u8>)> {
-        let mut sensors = self.sensors(true, std::sync::Arc::new(probe::statvfs));
+        let mut sensors = self.sensors(true, probe::statvfs(self.path()));
         let mut events = Vec::new();
         for n in 0..=count {
             sensors.sample(&OwnFigures::default());
