@@ -117,10 +117,10 @@ fn no_mount_point_lies_outside_the_root() {
     let outside = Tree::with(&[("cgroup.controllers", "memory\n"), ("cg/memory.current", "4096\n")]);
     let up = climbing(outside.path());
     let tree = Tree::new();
-    tree.directory("inside").link("linked", outside.path());
+    tree.directory("inside").directory("a").link("linked", outside.path());
     let mounts = format!(
-        "1 0 8:1 / /inside rw - ext4 in rw\n2 0 8:2 / /{up} rw - ext4 up rw\n3 0 8:3 / /linked rw - ext4 link rw\n\
-         4 0 0:9 / /{up} rw - cgroup2 none rw\n5 0 8:2 / /a/{up} rw - ext4 up rw\n"
+        "1 0 8:1 / /inside rw - ext4 in rw\n2 0 8:2 / /a/../{up} rw - ext4 up rw\n3 0 8:3 / /linked rw - ext4 link rw\n\
+         4 0 0:9 / /{up} rw - cgroup2 none rw\n"
     );
     tree.put("proc/self/mountinfo", mounts);
     let line = tree.sample();
