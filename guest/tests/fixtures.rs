@@ -94,7 +94,6 @@ fn nothing_that_was_captured_is_an_error() {
             "informant_uptime_",
             "informant_cpus_possible",
             "informant_disk_size_",
-            "node_network_up",
             "node_cpu_",
             "node_memory_",
             "node_vmstat_",
@@ -107,5 +106,38 @@ fn nothing_that_was_captured_is_an_error() {
         .filter(|prefix| !ours.keys().any(|name| name.starts_with(prefix)))
         .collect();
         assert!(absent.is_empty(), "{absent:?} in {}", root.display());
+        // An interface that makes no statement has no value.
+        for interface in std::fs::read_dir(root.join("sys/class/net")).unwrap() {
+            let interface = interface.unwrap();
+            let state = std::fs::read_to_string(interface.path().join("operstate")).unwrap();
+            let up = format!("node_network_up {}", interface.file_name().display());
+            assert_eq!(ours.contains_key(&up), state != "unknown\n", "{up} in {}", root.display());
+        }
     }
+}
+
+#[test]
+fn a_cgroup_with_controllers_has_its_limits_and_what_it_used() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/linux-6.1");
+    let ours = values(&root);
+    let text = |file: &str| std::fs::read_to_string(root.join("sys/fs/cgroup/unit-0").join(file)).unwrap();
+    let number = |file: &str| text(file).trim().parse::<f64>().unwrap();
+    let line = |file: &str, key: &str| {
+        let text = text(file);
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        value.unwrap().parse::<f64>().unwrap()
+    };
+    for (name, value) in [
+        ("container_memory_usage_bytes /unit-0", number("memory.current")),
+        ("container_memory_working_set_bytes /unit-0", number("memory.current") - line("memory.stat", "inactive_file")),
+        ("container_spec_memory_limit_bytes /unit-0", 100.0 * 1024.0 * 1024.0),
+        ("container_cpu_usage_seconds_total /unit-0", line("cpu.stat", "usage_usec") / 1e6),
+        ("container_spec_cpu_quota /unit-0", 50_000.0),
+        ("container_fs_reads_bytes_total vda /unit-0", 4_325_376.0),
+        ("container_fs_reads_total vda /unit-0", 33.0),
+    ] {
+        assert_eq!(ours.get(name), Some(&value), "{name}");
+    }
+    // The uppermost has no limit and no use of its own.
+    assert!(!ours.contains_key("container_memory_usage_bytes /"));
 }

@@ -1,7 +1,7 @@
 //! Cgroups v2: the watched one and its children first, then all down to two levels below the root, at most 64.
 //!
 //! Three files of each are read at every sample through kept descriptors, the rest every fifth, each cgroup at another
-//! sample. Names are raw bytes; `..` is never followed.
+//! sample, through kept ones as far as they go. Names are raw bytes; `..` is never followed.
 
 pub mod files;
 pub mod io_stat;
@@ -21,13 +21,8 @@ use std::path::{Component, Path};
 
 /// Cgroups that are reported.
 pub const MAX_CGROUPS: usize = 64;
-/// With at most this many cgroups, descriptors of all their files are kept; with more, of three files each.
-const MAX_KEPT_WHOLE: usize = 8;
-/// Descriptors that cgroups keep at most.
-pub const MAX_KEPT: usize = {
-    let (few, many) = (MAX_KEPT_WHOLE * files::KEPT_WHOLE, MAX_CGROUPS * files::KEPT);
-    if few > many { few } else { many }
-};
+/// Descriptors that cgroups keep at most: those that are read at every sample, of all of them.
+pub const MAX_KEPT: usize = MAX_CGROUPS * files::KEPT;
 /// Members kept between two schemas, gone ones included.
 const MAX_MEMBERS: usize = 4 * MAX_CGROUPS;
 /// A path below the root that is longer is not followed.
@@ -105,13 +100,16 @@ impl Cgroups {
             self.find_base(cx, mount, trusted);
             self.rewalk(cx);
         }
-        let keep = cx.files.is_live() && self.groups.living().count() <= MAX_KEPT_WHOLE;
+        // What the files of every sample leave goes to all files of the first ones.
+        let left = MAX_KEPT.saturating_sub(self.groups.living().count() * files::KEPT);
+        let mut whole = left / (files::KEPT_WHOLE - files::KEPT);
         for i in 0..self.groups.index_end() {
             if !self.groups.is_living(i) {
                 continue;
             }
             let Some(member) = self.groups.get_mut(i) else { continue };
-            let (place, group) = (member.place, &mut member.data);
+            let (place, group, keep) = (member.place, &mut member.data, whole > 0);
+            whole = whole.saturating_sub(1);
             if (all || group.is_new || (self.tick + i).is_multiple_of(super::SLOW_EVERY as usize))
                 && let Some(base) = &self.base
             {
