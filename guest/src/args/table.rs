@@ -43,7 +43,8 @@ pub(super) const OPTIONS: [Spec; 10] = [
         value: "DIR",
         of: RUN | SAMPLE | DOCTOR,
         anywhere: true,
-        help: "Read DIR/proc and DIR/sys instead of the running system's [default: /]",
+        help: "Read DIR/proc and DIR/sys instead of the running system's; no link\n\
+               leads out of DIR [default: /]",
     },
     Spec {
         name: "interval",
