@@ -156,11 +156,6 @@ impl<'a> SampleBody<'a> {
         self.flags & KEY != 0
     }
 
-    /// The set of series that it calls changed, for a schema of so many series.
-    pub fn changed(&self, series: usize) -> Result<&'a [u8], DecodeError> {
-        self.sets(series).map(|sets| sets.changed)
-    }
-
     fn sets(&self, series: usize) -> Result<Sets<'a>, DecodeError> {
         let mut values = self.rest;
         let mut take_set = || {
@@ -174,8 +169,19 @@ impl<'a> SampleBody<'a> {
     }
 
     /// Moves `base` (as many values as the schema has series, 0 where absent) to this sample. On an error `base` is as
-    /// it was. What a delta costs grows with what changed, not with how many series there are.
+    /// it was.
     pub fn apply(&self, base: &mut Base<'_>) -> Result<Applied, DecodeError> {
+        self.apply_each(base, |_, _, _| {})
+    }
+
+    /// The same, and calls `moved` with each series that may have another value now: its number, the value before (0
+    /// where it was absent), and the value now, `None` where it became absent. A delta leaves out what did not change:
+    /// its cost grows with what did, not with how many series there are.
+    pub fn apply_each(
+        &self,
+        base: &mut Base<'_>,
+        mut moved: impl FnMut(usize, u64, Option<u64>),
+    ) -> Result<Applied, DecodeError> {
         let series = base.values.len();
         let Sets { absent, changed, values: coded } = self.sets(series)?;
         let was_present = base.present.get_mut(..changed.len()).ok_or(DecodeError::Malformed)?;
@@ -218,23 +224,29 @@ impl<'a> SampleBody<'a> {
                 let (Some(value), Some(new)) = (base.values.get_mut(i), next()) else { break };
                 let differs = *value != new || !bits::get(was_present, i);
                 applied.mismatches += usize::from(differs && !bits::get(changed, i));
-                *value = new;
+                moved(i, core::mem::replace(value, new), Some(new));
             }
         } else {
             for i in bits::ones(changed.iter().copied()) {
                 let (Some(value), Some(step)) = (base.values.get_mut(i), next()) else { break };
-                *value = value.wrapping_add(unzigzag(step).cast_unsigned());
+                let new = value.wrapping_add(unzigzag(step).cast_unsigned());
+                moved(i, core::mem::replace(value, new), Some(new));
             }
         }
         if absent.is_some() {
             for at in 0..was_present.len() {
                 let is = is_present(was_present, at);
                 let Some(was) = was_present.get_mut(at) else { break };
-                let gone = core::mem::replace(was, is) & !is;
-                for i in bits::ones([gone]) {
+                let had = core::mem::replace(was, is);
+                for i in bits::ones([had & !is]) {
                     if let Some(value) = base.values.get_mut(at * 8 + i) {
-                        *value = 0;
+                        moved(at * 8 + i, core::mem::take(value), None);
                     }
+                }
+                let said = if key { u8::MAX } else { changed.get(at).copied().unwrap_or(0) };
+                for i in bits::ones([is & !had & !said]) {
+                    // A newcomer that is called unchanged has the value that newcomers are coded against.
+                    moved(at * 8 + i, 0, Some(0));
                 }
             }
         }

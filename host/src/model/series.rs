@@ -6,8 +6,8 @@ use informant_wire::bits;
 use informant_wire::counter::{Offset, Step, Width, step};
 use informant_wire::frame::DecodeError;
 use informant_wire::metric::{Kind, Metric, SubjectKind};
-use informant_wire::sample::{Base, SampleBody};
-use std::collections::HashMap;
+use informant_wire::sample::{Applied, Base, SampleBody};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Why a sample is not taken. Fatal for the session: all later deltas would be wrong.
@@ -64,18 +64,15 @@ pub struct Series {
     /// The decoder's base: raw values of the newest sample.
     values: Vec<u64>,
     present: Vec<u8>,
-    /// Which series the newest sample set: elsewhere `before` is up to date.
-    touched: Vec<u8>,
-    /// The raw value before the newest one; where that was absent, the last one seen.
-    before: Vec<u64>,
-    /// Which series the sample before the newest had.
-    before_present: Vec<u8>,
+    /// Which series the sample before the newest had, as far as a rate may be taken from it.
+    before: Vec<u8>,
+    replaced: Replaced,
+    /// The last raw values of series that are absent now.
+    resting: BTreeMap<u16, u64>,
     /// What falls and wraps took away, a counter each; empty while nothing did.
     offsets: Vec<Offset>,
-    /// The schema whose order `before`, `before_present` and `offsets` follow.
-    before_layout: Arc<Layout>,
-    /// `before` was filled from an older schema or session: the next sample does not overwrite it.
-    carried: bool,
+    /// What the next session or schema goes on from; only until its first sample.
+    carried: Option<Carried>,
     has_sample: bool,
     sequence: u64,
     boot_time_us: u64,
@@ -84,16 +81,49 @@ pub struct Series {
     ticks_per_second: u32,
 }
 
+/// The raw values that the newest sample replaced by others, in the order of their series. Most series do not change
+/// from one sample to the next: to keep all values twice would double what an instance takes.
+#[derive(Clone, Debug, Default)]
+struct Replaced {
+    series: Vec<u16>,
+    values: Vec<u64>,
+}
+
+impl Replaced {
+    fn clear(&mut self) {
+        self.series.clear();
+        self.values.clear();
+    }
+
+    fn push(&mut self, series: u16, value: u64) {
+        self.series.push(series);
+        self.values.push(value);
+    }
+
+    fn get(&self, series: u16) -> Option<u64> {
+        self.values.get(self.series.binary_search(&series).ok()?).copied()
+    }
+}
+
+/// The last raw values of all series, and which of them the newest sample had.
+#[derive(Clone, Debug)]
+struct Carried {
+    /// Whose order the values and [`Series::offsets`] have.
+    layout: Arc<Layout>,
+    /// 0 where there was none.
+    values: Vec<u64>,
+    present: Vec<u8>,
+}
+
 impl Series {
     /// A new session of the same boot begins: totals go on, rates do not.
     pub fn reconnect(&mut self, ticks_per_second: u32) {
-        self.remember(false);
+        let mut carried = self.carry();
+        carried.present.fill(0);
+        self.carried = Some(carried);
         self.ticks_per_second = ticks_per_second;
         self.layout = Arc::default();
-        self.values = Vec::new();
-        self.present = Vec::new();
-        self.touched = Vec::new();
-        self.has_sample = false;
+        self.empty(0);
         self.sequence = 0;
         self.interval_us = None;
     }
@@ -136,20 +166,15 @@ impl Series {
 
     /// Takes a new schema. What the same subjects in the same incarnation had goes on.
     pub fn set_layout(&mut self, layout: Layout) {
-        self.remember(true);
-        let old = Arc::clone(&self.before_layout);
-        if !layout.same_series(&old) {
-            self.carry(&old, &layout);
+        let mut carried = self.carry();
+        let layout = Arc::new(layout);
+        if !layout.same_series(&carried.layout) {
+            self.reorder(&mut carried, &layout);
         }
-        let (series, bytes) = (layout.len(), layout.set_bytes());
-        self.before.resize(series, 0);
-        self.before_present.resize(bytes, 0);
-        self.values = vec![0; series];
-        self.present = vec![0; bytes];
-        self.touched = vec![0; bytes];
-        self.has_sample = false;
-        self.layout = Arc::new(layout);
-        self.before_layout = Arc::clone(&self.layout);
+        carried.layout = Arc::clone(&layout);
+        self.carried = Some(carried);
+        self.empty(layout.len());
+        self.layout = layout;
     }
 
     /// Takes a sample. `first`: of this session; its sequence is compared with the session before by `after`, where
@@ -165,13 +190,11 @@ impl Series {
         if !first && head.sequence <= self.sequence {
             return Err(SampleError::Sequence { from: self.sequence, to: head.sequence });
         }
-        let changed = sample.changed(self.values.len())?;
-        self.remember(true);
         let had_sample = self.has_sample;
-        let mut base = Base { values: &mut self.values, present: &mut self.present };
-        let applied = sample.apply(&mut base)?;
-        self.carried = false;
-        self.touch(changed, applied.key);
+        let (applied, back) = self.apply(sample).inspect_err(|_| {
+            // The newest values stay, but nothing is known of what was before them.
+            self.before.fill(0);
+        })?;
         let mut taken = Taken::default();
         if had_sample {
             taken.mismatches = applied.mismatches as u64;
@@ -182,8 +205,58 @@ impl Series {
         self.sequence = head.sequence;
         self.boot_time_us = head.boot_time_us;
         self.has_sample = true;
-        taken.back = self.advance_offsets();
+        taken.back = back;
         Ok(taken)
+    }
+
+    /// Moves to a sample; how many counters fell.
+    fn apply(&mut self, sample: &SampleBody<'_>) -> Result<(Applied, u64), DecodeError> {
+        let Self { layout, values, present, before, replaced, resting, offsets, carried: kept, .. } = self;
+        let carried = kept.take();
+        before.clear();
+        before.extend_from_slice(carried.as_ref().map_or(present, |carried| &carried.present));
+        replaced.clear();
+        let mut back = 0;
+        let mut base = Base { values, present };
+        let applied = sample.apply_each(&mut base, |i, old, new| {
+            let Ok(series) = u16::try_from(i) else { return };
+            let had = bits::get(before, i);
+            let last = match &carried {
+                Some(carried) => carried.values.get(i).copied().unwrap_or(0),
+                None if had => old,
+                None => resting.remove(&series).unwrap_or(0),
+            };
+            let Some(new) = new else {
+                resting.insert(series, old);
+                return;
+            };
+            if had && last != new {
+                replaced.push(series, last);
+            }
+            if new >= last {
+                return;
+            }
+            let Some(metric) = layout.metric(i).filter(|metric| metric.kind == Kind::Counter) else { return };
+            if offsets.is_empty() {
+                offsets.resize(layout.len(), Offset::default());
+            }
+            if let Some(offset) = offsets.get_mut(i) {
+                back += u64::from(offset.advance(last, new, width(metric)) == Step::Back);
+            }
+        });
+        let applied = match applied {
+            Ok(applied) => applied,
+            Err(error) => {
+                *kept = carried;
+                return Err(error);
+            }
+        };
+        if let Some(carried) = carried {
+            let absent =
+                carried.values.into_iter().enumerate().filter(|(i, last)| *last > 0 && !bits::get(present, *i));
+            resting.extend(absent.filter_map(|(i, last)| Some((u16::try_from(i).ok()?, last))));
+        }
+        Ok((applied, back))
     }
 
     /// The newest reading of a series; `None` when it is absent or there is no sample.
@@ -196,95 +269,65 @@ impl Series {
         if metric.kind != Kind::Counter {
             return Some(Reading { value: raw, growth: None });
         }
-        let before = self.before.get(series).copied().filter(|_| bits::get(&self.before_present, series));
-        let growth =
-            before.filter(|_| self.interval_us.is_some()).and_then(|before| match step(before, raw, width(metric)) {
-                Step::Back => None,
-                forward => Some(forward.growth()),
-            });
+        let had = bits::get(&self.before, series) && self.interval_us.is_some();
+        let before = u16::try_from(series).ok().filter(|_| had).map(|at| self.replaced.get(at).unwrap_or(raw));
+        let growth = before.and_then(|before| match step(before, raw, width(metric)) {
+            Step::Back => None,
+            forward => Some(forward.growth()),
+        });
         let offset = self.offsets.get(series).copied().unwrap_or_default();
         Some(Reading { value: offset.total(raw), growth })
     }
 
-    /// Moves the newest values into `before`. `rates`: the next sample may be compared with them.
-    fn remember(&mut self, rates: bool) {
-        if self.carried {
-            if !rates {
-                self.before_present.fill(0);
-            }
-            return;
-        }
-        self.before.resize(self.values.len(), 0);
-        if !Arc::ptr_eq(&self.before_layout, &self.layout) {
-            self.before_layout = Arc::clone(&self.layout);
-        }
-        if self.has_sample {
-            for i in bits::ones(self.touched.iter().copied()) {
-                if let (Some(before), Some(value)) = (self.before.get_mut(i), self.values.get(i)) {
-                    *before = *value;
+    /// No values, and room for those of so many series.
+    fn empty(&mut self, series: usize) {
+        self.values = vec![0; series];
+        self.present = vec![0; bits::bytes_for(series)];
+        self.before = vec![0; bits::bytes_for(series)];
+        self.replaced = Replaced::default();
+        self.resting = BTreeMap::new();
+        self.has_sample = false;
+    }
+
+    /// What the next session or schema goes on from.
+    fn carry(&mut self) -> Carried {
+        self.carried.take().unwrap_or_else(|| {
+            let mut values = std::mem::take(&mut self.values);
+            for (series, last) in std::mem::take(&mut self.resting) {
+                if let Some(value) = values.get_mut(usize::from(series)) {
+                    *value = last;
                 }
             }
-        }
-        self.before_present.clear();
-        self.before_present.extend_from_slice(&self.present);
-        if !rates || !self.has_sample {
-            self.before_present.fill(0);
-        }
-        self.carried = true;
+            Carried { layout: Arc::clone(&self.layout), values, present: std::mem::take(&mut self.present) }
+        })
     }
 
-    /// A series that a delta does not call changed, and that was there before, has the value that `before` has.
-    fn touch(&mut self, changed: &[u8], key: bool) {
-        let sets = self.present.iter().zip(&self.before_present).zip(changed);
-        for (touched, ((present, before), changed)) in self.touched.iter_mut().zip(sets) {
-            *touched = present & if key { u8::MAX } else { changed | !before };
-        }
-    }
-
-    fn advance_offsets(&mut self) -> u64 {
-        let mut fell = 0;
-        for i in bits::ones(self.touched.iter().copied()) {
-            let (Some(value), Some(before)) = (self.values.get(i), self.before.get(i)) else { break };
-            if value >= before {
-                continue;
-            }
-            let Some(metric) = self.layout.metric(i).filter(|metric| metric.kind == Kind::Counter) else { continue };
-            if self.offsets.is_empty() {
-                self.offsets.resize(self.values.len(), Offset::default());
-            }
-            if let Some(offset) = self.offsets.get_mut(i) {
-                fell += u64::from(offset.advance(*before, *value, width(metric)) == Step::Back);
-            }
-        }
-        fell
-    }
-
-    /// Puts `before` and the offsets in the order of the new schema.
-    fn carry(&mut self, old: &Layout, new: &Layout) {
+    /// Puts what is carried, and the offsets, in the order of the new schema.
+    fn reorder(&mut self, carried: &mut Carried, new: &Layout) {
+        let old = Arc::clone(&carried.layout);
         let mut places = HashMap::new();
         for (subject, series) in old.subjects() {
-            places.insert((subject.kind, subject.name, subject.incarnation, labels(&subject)), (subject, series));
+            places.insert((subject.kind, subject.name, subject.incarnation, labels(&subject)), series);
         }
-        let (mut before, mut present) = (vec![0; new.len()], vec![0; new.set_bytes()]);
+        let (mut values, mut present) = (vec![0; new.len()], vec![0; new.set_bytes()]);
         let mut offsets = if self.offsets.is_empty() { Vec::new() } else { vec![Offset::default(); new.len()] };
         for (subject, series) in new.subjects() {
             let key = (subject.kind, subject.name, subject.incarnation, labels(&subject));
-            let Some((_, old_series)) = places.get(&key) else { continue };
+            let Some(old_series) = places.get(&key) else { continue };
             for to in series {
                 let Some(metric) = new.metric(to) else { continue };
                 let from = old_series.clone().find(|i| old.metric(*i).is_some_and(|had| had.id == metric.id));
                 let Some(from) = from else { continue };
-                if let (Some(slot), Some(value)) = (before.get_mut(to), self.before.get(from)) {
+                if let (Some(slot), Some(value)) = (values.get_mut(to), carried.values.get(from)) {
                     *slot = *value;
                 }
-                bits::put(&mut present, to, bits::get(&self.before_present, from));
+                bits::put(&mut present, to, bits::get(&carried.present, from));
                 if let (Some(slot), Some(offset)) = (offsets.get_mut(to), self.offsets.get(from)) {
                     *slot = *offset;
                 }
             }
         }
-        self.before = before;
-        self.before_present = present;
+        (carried.values, carried.present) = (values, present);
         self.offsets = offsets;
     }
 }

@@ -8,6 +8,8 @@ use informant_wire::metric::{MetricId, id};
 use informant_wire::sample::{Row, SampleHead, encode};
 use informant_wire::schema::{MetricRange, SchemaWriter, Subject};
 
+use proptest::prelude::*;
+
 type Series1 = (SubjectKind, &'static str, u64, MetricId);
 
 const ETH0: Series1 = (SubjectKind::NETWORK, "eth0", 2, id::NET_RX_BYTES);
@@ -169,4 +171,75 @@ fn samples_that_can_not_be_trusted_are_refused() {
     assert!(matches!(pair.sample(3, &[Some(2)]), Err(SampleError::Sequence { .. })));
     pair.generation += 1;
     assert!(matches!(pair.sample(4, &[Some(2)]), Err(SampleError::Generation { .. })));
+}
+
+/// What one series should read as, from all its raw values so far.
+#[derive(Clone, Copy, Default)]
+struct Expected {
+    last: Option<u64>,
+    total: u64,
+    was_there: bool,
+    reading: Option<(u64, Option<u64>)>,
+}
+
+impl Expected {
+    fn take(&mut self, raw: Option<u64>, rates: bool, metric: &Metric) {
+        self.reading = raw.map(|raw| {
+            let moved = self.last.map(|last| step(last, raw, width(metric)));
+            self.total = moved.map_or(raw, |moved| self.total + moved.growth());
+            let growth = moved.filter(|moved| rates && self.was_there && *moved != Step::Back).map(Step::growth);
+            self.last = Some(raw);
+            if metric.kind == Kind::Counter { (self.total, growth) } else { (raw, None) }
+        });
+        self.was_there = raw.is_some();
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Sample([Option<u64>; 3]),
+    Connect,
+    Schema,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let raw =
+        || prop_oneof![1 => Just(None), 2 => (0_u64..4).prop_map(Some), 3 => any::<u32>().prop_map(|n| Some(n.into()))];
+    prop_oneof![
+        8 => [raw(), raw(), raw()].prop_map(Act::Sample),
+        1 => Just(Act::Connect),
+        1 => Just(Act::Schema),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn whatever_comes_and_goes_totals_add_up_and_rates_are_of_neighbours(
+        acts in proptest::collection::vec(act(), 1..60),
+    ) {
+        let mut order = vec![(0, ETH0), (1, CPU0_STEAL), (2, LOAD)];
+        let subjects = |order: &[(usize, Series1)]| order.iter().map(|(_, series)| *series).collect::<Vec<_>>();
+        let mut pair = Pair::new(&subjects(&order));
+        let mut expected = [Expected::default(); 3];
+        let mut seconds = 0;
+        for act in acts {
+            match act {
+                Act::Connect => pair.connect(&subjects(&order)),
+                Act::Schema => {
+                    order.rotate_left(1);
+                    pair.schema(&subjects(&order));
+                }
+                Act::Sample(raw) => {
+                    seconds += 1;
+                    let rates = !pair.first;
+                    let row: Vec<_> = order.iter().map(|(number, _)| raw[*number]).collect();
+                    pair.sample(seconds, &row).unwrap();
+                    for (at, (number, _)) in order.iter().enumerate() {
+                        expected[*number].take(raw[*number], rates, pair.host.layout().metric(at).unwrap());
+                        prop_assert_eq!(pair.reading(at), expected[*number].reading, "series {}", number);
+                    }
+                }
+            }
+        }
+    }
 }
