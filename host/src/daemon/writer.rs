@@ -163,6 +163,6 @@ fn write_status(shared: &Shared, slot: &Arc<Slot>, snapshot: &Snapshot) {
 pub(super) fn pace(instances: usize, now: Now) -> (u64, u64) {
     // A fiftieth of a core for status files.
     let all_us = (instances as u64).saturating_mul(status_cost_us()).saturating_mul(50);
-    let every_us = all_us.clamp(1_000_000, 120_000_000);
+    let every_us = all_us.clamp(1_000_000, 300_000_000);
     (now.mono_us + every_us, now.wall_ms + 2 * every_us / 1000 + 5_000)
 }
