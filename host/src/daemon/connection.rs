@@ -110,10 +110,10 @@ impl Connection {
         let wake = Arc::clone(&self.wake);
         let mut woken = std::pin::pin!(wake.notify.notified());
         loop {
-            if let Some(ending) = self.turn() {
+            let now = self.shared.now();
+            if let Some(ending) = self.turn(now) {
                 return ending;
             }
-            let now = self.shared.now();
             let paused = now.mono_us < self.read_after_us;
             let mut deadline_us = self.session.deadline_us();
             if paused {
@@ -128,7 +128,9 @@ impl Connection {
                 timer.as_mut().reset(self.shared.instant(deadline_us));
             }
             let reads = self.session.wants_bytes() && !paused;
+            // What woke it is most often bytes; time and orders have their turn above, however many come.
             let pumped = tokio::select! {
+                biased;
                 pumped = poll_fn(|cx| self.poll(cx, reads)) => pumped,
                 () = woken.as_mut() => {
                     woken.set(wake.notify.notified());
@@ -150,8 +152,7 @@ impl Connection {
     }
 
     /// What is due: orders, time, and bytes that wait to be written.
-    fn turn(&mut self) -> Option<Ending> {
-        let now = self.shared.now();
+    fn turn(&mut self, now: Now) -> Option<Ending> {
         for order in self.wake.take() {
             match order {
                 Order::Resume => self.session.resume(now),
