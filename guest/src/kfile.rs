@@ -223,16 +223,7 @@ impl Files {
     /// All of a file that is not kept open. `path`: below `directory`, or below the root where that is `None`.
     pub fn read_once(&mut self, directory: Option<BorrowedFd<'_>>, path: &[u8]) -> Option<&[u8]> {
         let length = self.root.open(directory, path, READ).and_then(|file| read_whole(file.as_fd(), &mut self.buffer));
-        match length {
-            Ok(length) => {
-                self.account(length);
-                self.buffer.get(..length)
-            }
-            Err(error) => {
-                self.note(error);
-                None
-            }
-        }
+        self.outcome(length)
     }
 
     /// As [`Self::read_once`], through a descriptor that stays in `slot` where `keep` allows it. Only on a live root:
@@ -244,7 +235,12 @@ impl Files {
         directory: Option<&Directory<'_>>,
         path: &[u8],
     ) -> Option<&[u8]> {
-        match self.try_read_kept(slot, keep, directory, path) {
+        let length = self.try_read_kept(slot, keep, directory, path);
+        self.outcome(length)
+    }
+
+    fn outcome(&mut self, length: Result<usize, Errno>) -> Option<&[u8]> {
+        match length {
             Ok(length) => {
                 self.account(length);
                 self.buffer.get(..length)
