@@ -320,15 +320,17 @@ impl Connection {
         }
         let now = self.shared.now();
         let (id, wake, challenge, port) = (self.id, Arc::clone(&self.wake), self.challenge, self.peer_port);
-        let (admission, standing) = self.slot.with(&self.shared, |core| {
+        let (admission, standing, pause_us) = self.slot.with(&self.shared, |core| {
             core.greeted(id);
             let standing = core.standing(facts, port);
             let admission = core.instance.hello(id, facts, standing, now);
             if matches!(admission, Admission::Open { .. }) {
                 core.enter(id, wake, challenge);
             }
-            (admission, standing)
+            (admission, standing, core.pause_us())
         });
+        // A new session of an instance that has had too much is no way to go on with it.
+        self.read_after_us = now.mono_us + pause_us.min(SECOND_US);
         self.greeting = false;
         let (last_event, held, agent) = match admission {
             Admission::Refuse { code, permanent, text } => return Some(self.refuse(code, permanent, text)),

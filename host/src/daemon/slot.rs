@@ -23,12 +23,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, watch};
 
-/// Bytes of event lines that may wait for the writer; beyond, reading from the instance is paused.
+/// Bytes of event lines that may wait for the writer; beyond, no event is taken and reading from the instance is
+/// paused. An outbox full of the worst events has 100 KiB of lines.
 const MAX_WAITING_LINES: usize = 256 * 1024;
 /// Connections of an instance that may stand without a Hello.
 const MAX_GREETING: usize = MAX_SESSIONS;
-/// Notes of the daemon itself that may wait for the log to be read back.
+/// Notes of the daemon itself that may wait for the log.
 const MAX_WAITING_NOTES: usize = 16;
+/// Notes of the daemon itself that are taken at once; then one a second. Whoever may connect could roll the log.
+const NOTES: u64 = 60;
 
 /// Orders for a session's task.
 #[derive(Debug, Default)]
@@ -80,7 +83,11 @@ pub(super) struct Core {
     suppressed: u64,
     batch: Batch,
     failures: u64,
+    /// Bytes of event lines that the writer has.
+    writing: usize,
     notes: Vec<(Now, Note)>,
+    note_budget: Bucket,
+    notes_left_out: u64,
     /// `None` until the log was read back: the highest id given.
     last_id: Option<u64>,
     loading: bool,
@@ -121,7 +128,10 @@ impl Slot {
                 suppressed: 0,
                 batch: Batch::default(),
                 failures: 0,
+                writing: 0,
                 notes: Vec::new(),
+                note_budget: Bucket::new(1, NOTES, now),
+                notes_left_out: 0,
                 last_id: None,
                 loading: false,
             }),
@@ -140,9 +150,7 @@ impl Slot {
             }
         }
         if !notes.is_empty() {
-            let now = shared.now();
-            core.notes.extend(notes.into_iter().map(|note| (now, note)));
-            core.notes.truncate(MAX_WAITING_NOTES);
+            core.note(notes, shared.now());
         }
         self.settle_log(shared, &mut core);
         if changed {
@@ -175,6 +183,9 @@ impl Slot {
             self.load(shared, core);
             return;
         };
+        if core.writing > MAX_WAITING_LINES {
+            return;
+        }
         for (at, note) in std::mem::take(&mut core.notes) {
             last_id += 1;
             let line = event::from_host(last_id, at.wall_ms, note.kind, note.detail.as_deref());
@@ -185,6 +196,7 @@ impl Slot {
         }
         core.last_id = Some(last_id);
         if let Ok(place) = shared.writers.logs.try_reserve() {
+            core.writing += core.batch.lines.len();
             place.send(LogJob::Append(Arc::clone(self), std::mem::take(&mut core.batch), core.failures));
         }
     }
@@ -306,7 +318,8 @@ impl Core {
     /// An event came: takes it to the log unless it is there.
     pub(super) fn event(&mut self, shared: &Shared, slot: &Slot, session: SessionId, event: &Event<'_>, now: Now) {
         let Some(last_id) = self.last_id else { return };
-        let Some((facts, rank)) = self.instance.event(session, event, &mut self.budget, now) else { return };
+        let room = self.has_room();
+        let Some((facts, rank)) = self.instance.event(session, event, &mut self.budget, room, now) else { return };
         let id = last_id + 1;
         let line = event::from_guest(id, now.wall_ms, facts, rank == Rank::Proven, event);
         self.last_id = Some(id);
@@ -314,6 +327,31 @@ impl Core {
         if shared.changes.receiver_count() > 0 {
             let _nobody_watches = shared.changes.send(Change::Event(Arc::clone(&slot.name), Arc::new(line)));
         }
+    }
+
+    /// Takes what the daemon saw, within limits.
+    fn note(&mut self, notes: Vec<Note>, now: Now) {
+        for mut note in notes {
+            if self.notes.len() >= MAX_WAITING_NOTES || !self.note_budget.try_spend(now) {
+                self.notes_left_out += 1;
+                continue;
+            }
+            if let left_out @ 1.. = std::mem::take(&mut self.notes_left_out) {
+                let before = note.detail.map(|detail| detail + "; ").unwrap_or_default();
+                note.detail = Some(format!("{before}{left_out} connections and ends of them before this are left out"));
+            }
+            self.notes.push((now, note));
+        }
+    }
+
+    /// Whether one more event line can wait for the writer.
+    fn has_room(&self) -> bool {
+        self.batch.lines.len() + self.writing <= MAX_WAITING_LINES
+    }
+
+    /// The writer is done with so many bytes of lines, however that came out.
+    pub(super) fn written(&mut self, bytes: usize) {
+        self.writing = self.writing.saturating_sub(bytes);
     }
 
     /// A batch could not be written: what waits behind it would leave a gap.
@@ -329,7 +367,7 @@ impl Core {
 
     /// Microseconds for which reading from the instance should pause.
     pub(super) fn pause_us(&self) -> u64 {
-        let writer = if self.batch.lines.len() > MAX_WAITING_LINES { SECOND_US / 10 } else { 0 };
+        let writer = if self.has_room() { 0 } else { SECOND_US / 10 };
         self.budget.pause_us().max(writer)
     }
 

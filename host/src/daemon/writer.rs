@@ -80,6 +80,7 @@ fn write_logs(shared: &Shared, mut jobs: mpsc::Receiver<LogJob>) {
                 if slot.look(Core::failures) == failures {
                     append(shared, &slot, &batch);
                 }
+                slot.with(shared, |core| core.written(batch.lines.len()));
             }
             LogJob::Flush(done) => {
                 let _nobody_waits = done.send(());

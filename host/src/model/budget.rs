@@ -48,6 +48,16 @@ impl Bucket {
         enough
     }
 
+    /// Takes a token, on credit when there is none; no more than a burst is lent.
+    pub fn spend_on_credit(&mut self, now: Now) -> bool {
+        self.fill(now);
+        let lends = self.level.saturating_add(self.full()) > 0;
+        if lends {
+            self.spend(1, now);
+        }
+        lends
+    }
+
     /// Whether it holds its burst.
     pub fn is_full(&mut self, now: Now) -> bool {
         self.fill(now);
@@ -69,6 +79,10 @@ impl Bucket {
 
 /// Events of all unproven sessions of an instance that are taken at once; then one a second.
 const UNPROVEN_EVENTS: u64 = 60;
+
+/// Events of all proven sessions of an instance that are taken at once, and as many more on credit; then a hundred a
+/// second. An outbox holds some hundred.
+const PROVEN_EVENTS: u64 = 1_000;
 
 /// The same of sessions whose proof is under way: an agent that comes back delivers its outbox before its proof is in.
 const PENDING_EVENTS: u64 = 300;
@@ -96,7 +110,7 @@ impl Budget {
             bytes: Bucket::new(1 << 20, 1 << 20, now),
             frames: Bucket::new(500, 2_000, now),
             schemas: Bucket::new(1, 4, now),
-            events: Bucket::new(100, 1_000, now),
+            events: Bucket::new(100, PROVEN_EVENTS, now),
             pending_events: Bucket::new(1, PENDING_EVENTS, now),
             unproven_events: Bucket::new(1, UNPROVEN_EVENTS, now),
             unproven: false,
@@ -120,9 +134,10 @@ impl Budget {
         self.schemas.spend(1, now);
     }
 
-    /// An event of a proven session arrived.
-    pub fn event(&mut self, now: Now) {
-        self.events.spend(1, now);
+    /// An event of a proven session arrived: whether it is within the budget of such events. Reading pauses long
+    /// before it is not, but a read has thousands of small ones, and there may be many sessions.
+    pub fn event(&mut self, now: Now) -> bool {
+        self.events.spend_on_credit(now)
     }
 
     /// An event of a session whose proof is under way arrived: whether it is within the budget of such events.
@@ -142,9 +157,9 @@ impl Budget {
         self.unproven_events.try_spend(now)
     }
 
-    /// Whether a whole burst of unproven events is within the budget.
-    pub fn has_unproven_burst(&mut self, now: Now) -> bool {
-        self.unproven_events.is_full(now)
+    /// Whether a whole burst of events is within the budget, whoever sends it.
+    pub fn has_event_burst(&mut self, now: Now) -> bool {
+        self.unproven_events.is_full(now) && self.events.is_full(now)
     }
 
     /// A connection came: whether it is within the budget.
@@ -181,6 +196,13 @@ mod tests {
         bucket.spend(0, at(1_000_000));
         bucket.spend(21, at(1_000_000));
         assert!(bucket.wait_us() > 0, "a bucket never holds more than its burst");
+    }
+
+    #[test]
+    fn credit_ends() {
+        let mut bucket = Bucket::new(1, 2, at(0));
+        assert_eq!((0..9).filter(|_| bucket.spend_on_credit(at(0))).count(), 4);
+        assert!(bucket.spend_on_credit(at(1000)) && !bucket.spend_on_credit(at(1000)));
     }
 
     #[test]

@@ -503,19 +503,21 @@ impl Instance {
         }
     }
 
-    /// An event: the facts of who says it and its rank, when it is to be stored.
+    /// An event: the facts of who says it and its rank, when it is to be stored. `room`: whether it can be kept until
+    /// it is.
     pub fn event(
         &mut self,
         session: SessionId,
         event: &Event<'_>,
         budget: &mut Budget,
+        room: bool,
         now: Now,
     ) -> Option<(&Facts, Rank)> {
         let peer = self.peers.iter_mut().find(|peer| peer.session == session)?;
         let facts = &peer.facts;
         let rank = Rank::new(facts.kind == PeerKind::AGENT, peer.standing == Standing::Proven);
         match peer.standing {
-            Standing::Proven => budget.event(now),
+            Standing::Proven => peer.left_alone = peer.left_alone || !budget.event(now),
             Standing::Pending => {
                 if std::mem::take(&mut self.proven_lately) {
                     budget.refill_pending(now);
@@ -524,6 +526,7 @@ impl Instance {
             }
             Standing::Unproven => peer.left_alone = peer.left_alone || !budget.unproven_event(now),
         }
+        peer.left_alone |= !room;
         if peer.left_alone || self.no_events_until_us.is_some() {
             return None;
         }
@@ -560,7 +563,7 @@ impl Instance {
 
     /// Ends the sessions whose events were left alone, when they can be stored: they come again on new ones.
     pub fn store_again(&mut self, budget: &mut Budget, now: Now) {
-        if self.peers.iter().any(|peer| peer.left_alone) && budget.has_unproven_burst(now) {
+        if self.peers.iter().any(|peer| peer.left_alone) && budget.has_event_burst(now) {
             for peer in self.peers.iter_mut().filter(|peer| peer.left_alone) {
                 peer.left_alone = false;
                 self.orders.push((peer.session, Order::End(ByeReason::STOPPING)));

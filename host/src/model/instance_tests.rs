@@ -126,10 +126,10 @@ fn an_event_is_acknowledged_when_it_is_in_the_file_and_asked_for_again_when_it_i
     orders(&mut instance);
     let budget = &mut Budget::new(at(0));
     let event = Event { sequence: 1, boot_time_us: 5, kind: informant_wire::event::EventKind(999), body: b"x" };
-    assert!(instance.event(SessionId(1), &event, budget, at(1)).is_some());
+    assert!(instance.event(SessionId(1), &event, budget, true, at(1)).is_some());
     assert_eq!(orders(&mut instance), vec![], "no ack yet");
     instance.not_stored(at(2));
-    assert!(instance.event(SessionId(1), &Event { sequence: 2, ..event }, budget, at(1)).is_none(), "left alone");
+    assert!(instance.event(SessionId(1), &Event { sequence: 2, ..event }, budget, true, at(1)).is_none(), "left alone");
     instance.store_again(budget, at(11));
     assert_eq!(orders(&mut instance), vec![]);
     instance.store_again(budget, at(12));
@@ -137,10 +137,10 @@ fn an_event_is_acknowledged_when_it_is_in_the_file_and_asked_for_again_when_it_i
     instance.closed(SessionId(1), &Ending::Closed, at(12));
     agent(&mut instance, 2, Standing::Unproven);
     orders(&mut instance);
-    assert!(instance.event(SessionId(2), &event, budget, at(1)).is_some(), "taken at last");
+    assert!(instance.event(SessionId(2), &event, budget, true, at(1)).is_some(), "taken at last");
     instance.stored(BootId([1; 16]), StreamId(1), 1, 1);
     assert_eq!(orders(&mut instance), vec![(2, Order::Stored(1))]);
-    assert!(instance.event(SessionId(2), &event, budget, at(1)).is_none());
+    assert!(instance.event(SessionId(2), &event, budget, true, at(1)).is_none());
     assert_eq!((instance.counters.events, instance.counters.events_repeated), (1, 1));
 }
 
@@ -149,7 +149,7 @@ fn tell(instance: &mut Instance, budget: &mut Budget, session: u64, first: u64, 
     let kind = informant_wire::event::EventKind(999);
     let taken = |sequence: &u64| {
         let event = Event { sequence: *sequence, boot_time_us: 5, kind, body: b"x" };
-        instance.event(SessionId(session), &event, budget, now).is_some()
+        instance.event(SessionId(session), &event, budget, true, now).is_some()
     };
     (first..first + 1000).take_while(taken).count() as u64
 }

@@ -3,6 +3,7 @@
 mod api;
 mod descriptors;
 mod events;
+mod flood;
 mod folders;
 mod handshake;
 mod hostile;

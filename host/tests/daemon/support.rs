@@ -303,27 +303,34 @@ impl Guest {
     }
 
     pub(crate) fn schema_of(&mut self, subjects: &[(SubjectKind, &[u8], &[MetricId])]) {
+        let bytes = self.schema_bytes(subjects);
+        self.send(&bytes);
+    }
+
+    /// The frames of a new schema.
+    pub(crate) fn schema_bytes(&mut self, subjects: &[(SubjectKind, &[u8], &[MetricId])]) -> Vec<u8> {
         self.generation += 1;
         self.key = true;
         let series: usize = subjects.iter().map(|(_, _, ids)| ids.len()).sum();
         self.base = (vec![0; series], vec![0; bits::bytes_for(series)]);
         let mut writer = SchemaWriter::new(self.generation);
-        let mut out = vec![0; 65_000];
-        let mut sent = 0;
-        while sent < subjects.len() {
-            let list = subjects[sent..].iter().map(|(kind, name, ids)| Subject {
+        let (mut bytes, mut frame) = (Vec::new(), vec![0; 65_000]);
+        let mut taken = 0;
+        while taken < subjects.len() {
+            let list = subjects[taken..].iter().map(|(kind, name, ids)| Subject {
                 kind: *kind,
                 name,
                 labels: Default::default(),
                 incarnation: 1,
                 metrics: ids.iter().map(|first| MetricRange { first: *first, count: 1 }).collect(),
             });
-            let (length, taken) = writer.part(&mut out, list).unwrap();
-            self.send(&out[..length]);
-            sent += taken;
+            let (length, more) = writer.part(&mut frame, list).unwrap();
+            bytes.extend_from_slice(&frame[..length]);
+            taken += more;
         }
-        let length = writer.end(&mut out).unwrap();
-        self.send(&out[..length]);
+        let length = writer.end(&mut frame).unwrap();
+        bytes.extend_from_slice(&frame[..length]);
+        bytes
     }
 
     pub(crate) fn sample(&mut self, boot_s: u64, values: &[Option<u64>]) {
