@@ -1,16 +1,16 @@
 //! The folders of DIR: picks instances up, changed and removed ones too, while the daemon runs. inotify says when to
-//! look; a look every few seconds finds what it does not say.
+//! look ([`super::watches`]); a look every few seconds finds what it does not say.
 
 use super::accept;
 use super::shared::Shared;
 use super::slot::Slot;
+use super::watches::{Watch, Watches};
 use crate::config::{self, Address, Config};
 use crate::publish::status::Link;
 use crate::publish::status_file;
 use crate::transport::unix;
 use informant_wire::host_to_guest::ByeReason;
 use nix::fcntl::OFlag;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
@@ -24,8 +24,10 @@ use tokio::task::JoinHandle;
 
 /// Longest time from one look to the next, when inotify says nothing and a look is cheap.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
-/// And that many times what the last look took: a hundredth of a core for looking.
-const LOOK_SHARE: u32 = 100;
+/// And that many times what the last look took: a four-hundredth of a core for what inotify sees too.
+const LOOK_SHARE: u32 = 400;
+/// The same where it does not see everything.
+const LOOK_SHARE_UNWATCHED: u32 = 100;
 /// However long a look takes.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 /// After a change: an editor or a script does several things in a row.
@@ -43,6 +45,8 @@ struct Stamp {
 struct Entry {
     slot: Arc<Slot>,
     stamp: Stamp,
+    /// That of its instance.toml, if there could be one.
+    watch: Option<Watch>,
     /// What is in force: the last that was right.
     config: Option<Config>,
     places: Vec<Place>,
@@ -88,6 +92,10 @@ struct Known {
     holders: HashMap<Place, String>,
     /// Folders with an instance.toml whose names no instance can have.
     misnamed: HashSet<OsString>,
+    /// Folders that have no instance.toml yet.
+    empty: HashMap<String, Option<Watch>>,
+    /// DIR is not where it was: said.
+    displaced: bool,
 }
 
 impl Known {
@@ -104,6 +112,11 @@ impl Known {
             self.holders.remove(place);
         }
         Some(entry)
+    }
+
+    /// Whether inotify sees what happens to each of them.
+    fn is_watched(&self) -> bool {
+        self.entries.values().all(|entry| entry.watch.is_some()) && self.empty.values().all(Option::is_some)
     }
 
     /// Why an instance cannot have these places.
@@ -123,47 +136,51 @@ const BURST: usize = 64;
 /// Looks for ever.
 pub(super) async fn run(shared: Arc<Shared>) {
     let changed = Arc::new(Notify::new());
-    let watcher = match watch_in_thread(&shared.dir, Arc::clone(&changed)) {
-        Ok(watcher) => Some(watcher),
-        Err(error) => {
-            tracing::warn!("no inotify: {error}; changes in {} are seen within seconds", shared.dir.display());
-            None
-        }
-    };
+    let watches = Watches::start(&shared.dir, &changed);
+    let dir = identity(&shared.dir);
     let mut known = Known::default();
     loop {
         let began = Instant::now();
-        if let Err(error) = look(&shared, &mut known, watcher.as_deref()).await {
+        if is_in_place(&shared, &mut known, dir)
+            && let Err(error) = look(&shared, &mut known, &watches).await
+        {
             tracing::warn!("cannot read {}: {error}", shared.dir.display());
         }
-        let pause = LOOK_EVERY.max(began.elapsed() * LOOK_SHARE).min(LOOK_AT_LEAST_EVERY);
+        let share = if known.is_watched() { LOOK_SHARE } else { LOOK_SHARE_UNWATCHED };
+        let pause = LOOK_EVERY.max(began.elapsed() * share).min(LOOK_AT_LEAST_EVERY);
         if tokio::time::timeout(pause, changed.notified()).await.is_ok() {
             tokio::time::sleep(SETTLE).await;
         }
     }
 }
 
-/// A thread of its own: inotify is no socket, and this is the only file descriptor of its kind.
-fn watch_in_thread(dir: &Path, changed: Arc<Notify>) -> io::Result<Arc<Inotify>> {
-    let inotify = Arc::new(Inotify::init(InitFlags::IN_CLOEXEC)?);
-    let flags = AddWatchFlags::IN_CREATE
-        | AddWatchFlags::IN_DELETE
-        | AddWatchFlags::IN_MOVED_FROM
-        | AddWatchFlags::IN_MOVED_TO
-        | AddWatchFlags::IN_ONLYDIR;
-    inotify.add_watch(dir, flags)?;
-    let reader = Arc::clone(&inotify);
-    std::thread::Builder::new().name("folders".into()).spawn(move || {
-        while reader.read_events().is_ok() {
-            changed.notify_one();
-        }
-    })?;
-    Ok(inotify)
+/// Device and inode.
+fn identity(dir: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(dir).ok().map(|meta| (meta.dev(), meta.ino()))
 }
 
-async fn look(shared: &Arc<Shared>, known: &mut Known, watcher: Option<&Inotify>) -> io::Result<()> {
+/// Whether DIR is still the directory whose lock the daemon holds. Another one in its place belongs to somebody else,
+/// and that it is gone does not mean that the VMs are: their sessions go on.
+fn is_in_place(shared: &Shared, known: &mut Known, dir: Option<(u64, u64)>) -> bool {
+    let displaced = identity(&shared.dir) != dir;
+    if displaced != std::mem::replace(&mut known.displaced, displaced) {
+        let dir = shared.dir.display();
+        if displaced {
+            tracing::warn!(
+                "{dir} was renamed, removed or replaced: sessions go on, but changes there are not seen; put it back, or \
+                 restart the daemon"
+            );
+        } else {
+            tracing::info!("{dir} is back");
+        }
+    }
+    !displaced
+}
+
+async fn look(shared: &Arc<Shared>, known: &mut Known, watches: &Watches) -> io::Result<()> {
     let mut seen = HashSet::new();
     let mut misnamed = HashSet::new();
+    let mut empty = HashMap::new();
     for (count, folder) in std::fs::read_dir(&shared.dir)?.enumerate() {
         if count % BURST == BURST - 1 {
             tokio::task::yield_now().await;
@@ -184,8 +201,22 @@ async fn look(shared: &Arc<Shared>, known: &mut Known, watcher: Option<&Inotify>
                 continue;
             }
         };
-        if look_at(shared, known, &name, watcher).await {
+        if look_at(shared, known, &name, watches).await {
             seen.insert(name);
+            continue;
+        }
+        let watch = watches.folder(&folder.path());
+        // Between the two looks it may have come.
+        if look_at(shared, known, &name, watches).await {
+            watches.end(watch);
+            seen.insert(name);
+        } else {
+            empty.insert(name, watch);
+        }
+    }
+    for (name, watch) in std::mem::replace(&mut known.empty, empty) {
+        if known.empty.get(&name) != Some(&watch) {
+            watches.end(watch);
         }
     }
     misnamed.retain(|name| shared.dir.join(name).join("instance.toml").exists());
@@ -196,6 +227,7 @@ async fn look(shared: &Arc<Shared>, known: &mut Known, watcher: Option<&Inotify>
     let gone: Vec<String> = known.entries.keys().filter(|name| !seen.contains(*name)).cloned().collect();
     for name in gone {
         if let Some(mut entry) = known.remove(&name) {
+            watches.end(entry.watch.take());
             entry.stop().await;
             entry.slot.with(shared, |core| {
                 core.removed = true;
@@ -215,29 +247,29 @@ async fn look(shared: &Arc<Shared>, known: &mut Known, watcher: Option<&Inotify>
 
 /// Whether the folder is an instance. One without instance.toml is none: it is being made, or being removed, and then
 /// nothing may be written into it.
-async fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watcher: Option<&Inotify>) -> bool {
+async fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watches: &Watches) -> bool {
     let folder = shared.dir.join(name);
     let file = folder.join("instance.toml");
-    let Some(stamp) = stamp(&file) else { return false };
+    let Some(now) = stamp(&file) else { return false };
     // An address that belonged to another instance may be free by now.
-    if known.entries.get(name).is_some_and(|entry| entry.stamp == stamp && !entry.duplicate) {
+    if known.entries.get(name).is_some_and(|entry| entry.stamp == now && !entry.duplicate) {
         return true;
     }
-    if let Some(watcher) = watcher {
-        let flags = AddWatchFlags::IN_CLOSE_WRITE
-            | AddWatchFlags::IN_DELETE_SELF
-            | AddWatchFlags::IN_MOVE_SELF
-            | AddWatchFlags::IN_ATTRIB;
-        // Without a watch (there is a limit) the file is looked at every few seconds all the same.
-        let _looked_at_anyway = watcher.add_watch(&file, flags);
-    }
+    // First the watch: what changes behind it is not missed. A file that was replaced is another one to watch.
+    let watch = watches.file(&file);
+    let before = known.remove(name).map(|mut entry| {
+        if entry.watch != watch {
+            watches.end(entry.watch.take());
+        }
+        entry
+    });
+    let stamp = stamp(&file).unwrap_or(now);
     let read = read(&file);
     let places = read.as_ref().map(|config| places(shared, config)).unwrap_or_default();
     let conflict = known.conflict(shared, name, &places);
     let duplicate = conflict.is_some();
     let read = conflict.map_or(read, Err);
     let error = read.as_ref().err().cloned();
-    let before = known.remove(name);
     if let Some(error) =
         error.as_ref().filter(|error| before.as_ref().and_then(|entry| entry.error.as_ref()) != Some(*error))
     {
@@ -249,7 +281,7 @@ async fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watcher: O
             if entry.error != error {
                 entry.slot.report(shared, error.clone());
             }
-            Entry { stamp, error, duplicate, ..entry }
+            Entry { stamp, watch, error, duplicate, ..entry }
         }
         (Some(mut entry), Ok(config)) if entry.config.as_ref().is_some_and(|before| before.is_same_link(&config)) => {
             let mended = entry.error.is_some();
@@ -259,7 +291,7 @@ async fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watcher: O
             });
             entry.slot.report(shared, config_error);
             entry.config = Some(config);
-            Entry { stamp, error, duplicate, ..entry }
+            Entry { stamp, watch, error, duplicate, ..entry }
         }
         (before, read) => {
             let (slot, before) = match before {
@@ -277,7 +309,7 @@ async fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watcher: O
                 tokio::spawn(accept::run(Arc::clone(shared), Arc::clone(&slot), config.clone(), listener, stopped))
             });
             let places = if error.is_none() { places } else { Vec::new() };
-            Entry { slot, stamp, config: read.ok(), places, error, duplicate, stop, task }
+            Entry { slot, stamp, watch, config: read.ok(), places, error, duplicate, stop, task }
         }
     };
     known.insert(name, entry);

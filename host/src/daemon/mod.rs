@@ -13,6 +13,7 @@ mod publisher;
 mod shared;
 mod slot;
 mod watchers;
+mod watches;
 mod writer;
 
 use crate::lock::{self, LockError};

@@ -3,13 +3,16 @@
 use crate::support::{AGENT, Daemon, Guest, Said, Who, wait_for};
 use informant_wire::host_to_guest::ByeReason;
 use serde_json::json;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 
 /// Removes a folder into which the daemon may write until it has noticed.
 fn remove(daemon: &Daemon, name: &str) {
     let folder = daemon.dir().join(name);
-    wait_for("the folder to be removed", || std::fs::remove_dir_all(&folder).is_ok().then_some(()));
+    wait_for("the folder to be removed", || fs::remove_dir_all(&folder).is_ok().then_some(()));
 }
 
 #[test]
@@ -99,20 +102,20 @@ fn a_socket_is_where_and_as_it_should_be() {
         Daemon::start(&[("long", &hybrid), ("taken", "unix = '@/file'"), ("stale", "unix = '@/stale.sock'")]);
     let status = daemon.wait_status("long", "waiting", |status| status["link"]["state"] == "waiting");
     assert!(status["link"]["detail"].as_str().unwrap().starts_with("waits for the directory of "));
-    std::fs::create_dir(daemon.run().join(&long)).unwrap();
+    fs::create_dir(daemon.run().join(&long)).unwrap();
     daemon.wait_status("long", "listening", |status| status["link"]["state"] == "listening");
-    let meta = std::fs::metadata(daemon.run().join(&long).join("v.sock_5252")).unwrap();
+    let meta = fs::metadata(daemon.run().join(&long).join("v.sock_5252")).unwrap();
     assert!(meta.file_type().is_socket());
     assert_eq!(meta.permissions().mode() & 0o777, 0o600);
     // A file that is no socket is somebody's; it is reported and left.
     assert!(daemon.terminate().success());
-    std::fs::write(daemon.run().join("file"), "mine").unwrap();
+    fs::write(daemon.run().join("file"), "mine").unwrap();
     // What a killed daemon leaves behind is taken over.
     drop(UnixListener::bind(daemon.run().join("stale.sock")).unwrap());
     daemon.spawn();
     let status = daemon.wait_status("taken", "the error", |status| status["config_error"].is_string());
     assert!(status["config_error"].as_str().unwrap().contains("a file that is no socket is there"));
-    assert_eq!(std::fs::read_to_string(daemon.run().join("file")).unwrap(), "mine");
+    assert_eq!(fs::read_to_string(daemon.run().join("file")).unwrap(), "mine");
     wait_for("the stale socket to work", || UnixStream::connect(daemon.run().join("stale.sock")).ok());
 }
 
@@ -121,12 +124,12 @@ fn a_socket_that_is_gone_or_replaced_is_bound_again() {
     let daemon = Daemon::start(&[("vm", "unix = '@/vm/v.sock'")]);
     let directory = daemon.run().join("vm");
     let path = directory.join("v.sock");
-    std::fs::create_dir(&directory).unwrap();
+    fs::create_dir(&directory).unwrap();
     drop(Guest::open(&path, AGENT));
-    std::fs::remove_dir_all(&directory).unwrap();
-    std::fs::create_dir(&directory).unwrap();
+    fs::remove_dir_all(&directory).unwrap();
+    fs::create_dir(&directory).unwrap();
     drop(Guest::open(&path, Who { boot: 2, ..AGENT }));
-    std::fs::remove_file(&path).unwrap();
+    fs::remove_file(&path).unwrap();
     drop(UnixListener::bind(&path).unwrap());
     Guest::open(&path, Who { boot: 3, ..AGENT });
 }
@@ -135,10 +138,10 @@ fn a_socket_that_is_gone_or_replaced_is_bound_again() {
 fn an_instance_toml_that_is_no_file_is_an_error_and_stops_nobody() {
     let daemon = Daemon::start(&[("good", "unix = '@/good.sock'")]);
     for name in ["fifo", "directory"] {
-        std::fs::create_dir(daemon.dir().join(name)).unwrap();
+        fs::create_dir(daemon.dir().join(name)).unwrap();
     }
     nix::unistd::mkfifo(&daemon.dir().join("fifo/instance.toml"), nix::sys::stat::Mode::S_IRUSR).unwrap();
-    std::fs::create_dir(daemon.dir().join("directory/instance.toml")).unwrap();
+    fs::create_dir(daemon.dir().join("directory/instance.toml")).unwrap();
     for name in ["fifo", "directory"] {
         let status = daemon.wait_status(name, "the error", |status| status["config_error"].is_string());
         assert_eq!(status["config_error"], "is not a regular file");
@@ -195,7 +198,70 @@ fn left_over_temporary_files_are_removed_at_start() {
     daemon.wait_status("vm", "listening", |status| status["link"]["state"] == "listening");
     daemon.kill();
     let left = daemon.dir().join("vm/.status.json.1.1");
-    std::fs::write(&left, "{").unwrap();
+    fs::write(&left, "{").unwrap();
     daemon.spawn();
     wait_for("it to be removed", || (!left.exists()).then_some(()));
+}
+
+/// The inodes that the daemon's inotify watches, as the kernel tells.
+fn watched(daemon: &Daemon) -> HashSet<u64> {
+    let infos = fs::read_dir(format!("/proc/{}/fdinfo", daemon.pid())).unwrap();
+    let texts: Vec<_> = infos.filter_map(|info| fs::read_to_string(info.unwrap().path()).ok()).collect();
+    let lines = texts.iter().flat_map(|text| text.lines()).filter(|line| line.starts_with("inotify "));
+    let inode = |line: &str| {
+        let inode = line.split(' ').find_map(|field| field.strip_prefix("ino:"))?;
+        u64::from_str_radix(inode, 16).ok()
+    };
+    lines.map(|line| inode(line).unwrap()).collect()
+}
+
+/// Waits until exactly these are watched besides the daemon's directory.
+fn wait_watched(daemon: &Daemon, what: &str, files: &[&Path]) {
+    let inode = |path: &Path| fs::metadata(path).unwrap().ino();
+    let expected: HashSet<u64> = files.iter().map(|path| inode(path)).chain([inode(&daemon.dir())]).collect();
+    wait_for(what, || (watched(daemon) == expected).then_some(()));
+}
+
+#[test]
+fn inotify_sees_a_toml_that_comes_late_is_replaced_or_goes_and_nothing_that_the_daemon_writes() {
+    let daemon = Daemon::start(&[]);
+    let folder = daemon.dir().join("late");
+    let toml = folder.join("instance.toml");
+    fs::create_dir(&folder).unwrap();
+    wait_watched(&daemon, "a watch of the empty folder", &[&folder]);
+    daemon.write("late", "unix = '@/one.sock'");
+    drop(Guest::open(&daemon.run().join("one.sock"), AGENT));
+    wait_watched(&daemon, "a watch of the file in its place", &[&toml]);
+    // As editors do, and with the old file still there under another name.
+    fs::hard_link(&toml, folder.join("backup")).unwrap();
+    fs::write(folder.join("new"), format!("unix = '{}/two.sock'", daemon.run().display())).unwrap();
+    fs::rename(folder.join("new"), &toml).unwrap();
+    drop(Guest::open(&daemon.run().join("two.sock"), AGENT));
+    wait_watched(&daemon, "a watch of the new file alone", &[&toml]);
+    fs::remove_file(&toml).unwrap();
+    wait_watched(&daemon, "a watch of the folder again", &[&folder]);
+    wait_for("it to be forgotten", || (daemon.get("/v1/instances/late").0 == 404).then_some(()));
+    fs::rename(&folder, daemon.run().join("elsewhere")).unwrap();
+    wait_watched(&daemon, "no watch of what is not there", &[]);
+}
+
+#[test]
+fn a_directory_that_is_renamed_is_told_of_and_ends_no_session() {
+    let daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'")]);
+    let mut guest = Guest::open(&daemon.run().join("vm.sock"), AGENT);
+    let away = daemon.run().join("away");
+    fs::rename(daemon.dir(), &away).unwrap();
+    wait_for("the warning", || daemon.log().contains("dir was renamed, removed or replaced").then_some(()));
+    // Another directory in its place is not taken for it.
+    fs::create_dir(daemon.dir()).unwrap();
+    guest.schema();
+    guest.sample(1, &[Some(1); 8]);
+    guest.wait_ack(|ack| ack.sample == 1);
+    fs::remove_dir(daemon.dir()).unwrap();
+    fs::rename(&away, daemon.dir()).unwrap();
+    daemon.write("new", "unix = '@/new.sock'");
+    drop(Guest::open(&daemon.run().join("new.sock"), AGENT));
+    guest.sample(2, &[Some(2); 8]);
+    daemon.wait_status("vm", "both samples", |status| status["counters"]["samples"] == 2);
+    assert!(daemon.log().contains("dir is back"), "{}", daemon.log());
 }
