@@ -13,7 +13,7 @@ use std::process::ExitCode;
 #[command(name = "informant-host", version, arg_required_else_help = true)]
 struct Arguments {
     /// The directory with a folder for each VM
-    #[arg(long, global = true, value_name = "DIR", default_value = "/var/lib/informant")]
+    #[arg(long, global = true, value_name = "DIR", default_value = daemon::DEFAULT_DIR)]
     dir: PathBuf,
     #[command(subcommand)]
     command: Command,

@@ -14,7 +14,7 @@ use informant_wire::schema::{MetricRange, SchemaWriter, Subject};
 use informant_wire::{MAX_VERSION, MIN_VERSION};
 use nix::sys::signal::Signal;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -215,6 +215,44 @@ fn a_watched_instance_that_went_while_the_daemon_was_away_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     let complaint = String::from_utf8(output.stderr).unwrap();
     assert!(complaint.ends_with("informant-host: gone since the daemon was away: vm\n"), "{complaint}");
+}
+
+#[test]
+fn serve_makes_a_directory_and_says_so_but_not_the_ones_above_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let typo = dir.path().join("typo/dir");
+    let expected = format!(
+        "informant-host: cannot make {}: there is no {}; is --dir right?\n",
+        typo.display(),
+        typo.parent().unwrap().display()
+    );
+    assert_eq!(run(&typo, &["serve"]), (Some(1), String::new(), expected));
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let expected = format!(
+        "informant-host: cannot use {}: not a directory; make the directory, or name another one with --dir\n",
+        file.display()
+    );
+    assert_eq!(run(&file, &["serve"]), (Some(1), String::new(), expected));
+    let new = dir.path().join("new");
+    let mut child = command(&new, &["serve"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.ends_with(&format!("INFO made {}: there are no instances yet", new.display())), "{first}");
+    let second = lines.next().unwrap().unwrap();
+    assert!(second.contains("INFO serves "), "{second}");
+    signal(&child, Signal::SIGTERM);
+    assert_eq!(wait(child).code(), Some(0));
+}
+
+#[test]
+fn serve_takes_no_port_that_cannot_be_listened_at() {
+    let dir = tempfile::tempdir().unwrap();
+    for port in ["0", "4294967295", "4294967296", "-1", "http"] {
+        let (code, out, complaint) = run(dir.path(), &["serve", &format!("--port={port}")]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{port}");
+        assert!(complaint.starts_with(&format!("error: invalid value '{port}' for '--port <PORT>': ")), "{complaint}");
+    }
 }
 
 #[test]

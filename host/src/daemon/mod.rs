@@ -32,12 +32,20 @@ use tokio::signal::unix::{SignalKind, signal};
 /// How long the sessions have to take their Bye at the end.
 const GOODBYE: Duration = Duration::from_secs(1);
 
+/// Where the instances are when nobody says otherwise; made with what is above it.
+pub const DEFAULT_DIR: &str = "/var/lib/informant";
+
 /// Arguments of `serve`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// The vsock port on which the agents find this host
-    #[arg(long, value_name = "PORT", default_value_t = HOST_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = HOST_PORT, value_parser = ports())]
     pub port: u32,
+}
+
+/// All ports that can be listened at: neither 0 nor `VMADDR_PORT_ANY`, for which the kernel would choose one.
+fn ports() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(u32::MAX - 1))
 }
 
 /// Why the daemon does not run.
@@ -47,6 +55,8 @@ enum ServeError {
     Lock(#[from] LockError),
     #[error("cannot use {path}: {source}; make the directory, or name another one with --dir")]
     Directory { path: PathBuf, source: io::Error },
+    #[error("cannot make {path}: there is no {parent}; is --dir right?")]
+    NoParent { path: PathBuf, parent: PathBuf },
     #[error("cannot listen at {path}: {source}")]
     Api { path: PathBuf, source: io::Error },
     #[error("cannot start: {0}")]
@@ -67,9 +77,10 @@ pub fn main(dir: &Path, arguments: &Arguments) -> ExitCode {
 }
 
 fn serve(dir: &Path, port: u32) -> Result<(), ServeError> {
-    let directory = |source| ServeError::Directory { path: dir.into(), source };
-    std::fs::create_dir_all(dir).map_err(directory)?;
-    let dir = dir.canonicalize().map_err(directory)?;
+    if make(dir)? {
+        tracing::info!("made {}: there are no instances yet", dir.display());
+    }
+    let dir = dir.canonicalize().map_err(|source| ServeError::Directory { path: dir.into(), source })?;
     let _lock = lock::acquire(&dir)?;
     let mut controller = [0; 16];
     getrandom::fill(&mut controller).map_err(io::Error::other)?;
@@ -83,6 +94,28 @@ fn serve(dir: &Path, port: u32) -> Result<(), ServeError> {
         .on_thread_park(move || coalesce.before_sleep())
         .build()?;
     runtime.block_on(run(&shared))
+}
+
+/// Makes DIR, and says whether it was not there. Where its parent is not there either, its name may be a slip.
+fn make(dir: &Path) -> Result<bool, ServeError> {
+    let made = match std::fs::create_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && dir == Path::new(DEFAULT_DIR) => {
+            std::fs::create_dir_all(dir)
+        }
+        made => made,
+    };
+    let path = dir.to_owned();
+    match (made, dir.parent()) {
+        (Ok(()), _) => Ok(true),
+        (Err(error), _) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(false),
+        (Err(error), _) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(ServeError::Directory { path, source: io::ErrorKind::NotADirectory.into() })
+        }
+        (Err(error), Some(parent)) if error.kind() == io::ErrorKind::NotFound => {
+            Err(ServeError::NoParent { path, parent: parent.into() })
+        }
+        (Err(source), _) => Err(ServeError::Directory { path, source }),
+    }
 }
 
 async fn run(shared: &Arc<Shared>) -> Result<(), ServeError> {
