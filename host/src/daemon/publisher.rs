@@ -64,6 +64,12 @@ fn write(shared: &Shared, slot: &Arc<Slot>, budget: &mut Bucket, urgent: bool) -
         if core.removed {
             return false;
         }
+        if core.status_queued {
+            if urgent {
+                core.write_at_us = 0;
+            }
+            return false;
+        }
         if urgent && now.mono_us < core.written_us + AT_MOST_EVERY_US {
             core.write_at_us = core.write_at_us.min(core.written_us + AT_MOST_EVERY_US);
             return false;
@@ -80,11 +86,12 @@ fn write(shared: &Shared, slot: &Arc<Slot>, budget: &mut Bucket, urgent: bool) -
         return Wish::Later;
     };
     budget.spend(status_cost_us(), now);
-    place.send(StatusJob::Write(Arc::clone(slot), Box::new(slot.snapshot(shared.port, now, by_ms))));
     slot.with(shared, |core| {
         core.write_at_us = again_us;
         core.written_us = now.mono_us;
+        core.status_queued = true;
     });
+    place.send(StatusJob::Write(Arc::clone(slot), Box::new(slot.snapshot(shared.port, now, by_ms))));
     Wish::Settled
 }
 
@@ -105,5 +112,30 @@ pub(super) async fn last(shared: &Shared) {
     }
     if shared.writers.logs.send(LogJob::Flush(appended)).await.is_ok() {
         let _writer_gone = logs.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::writer;
+    use informant_wire::id::ControllerId;
+
+    #[test]
+    fn while_the_disk_hangs_an_instance_has_one_status_on_its_way_and_the_next_is_due() {
+        let (writers, queues) = writer::queues();
+        let shared = Shared::new("/nowhere".into(), 1, ControllerId([0; 16]), writers);
+        let slot = Arc::new(Slot::new("vm", "/nowhere/vm".into(), shared.now()));
+        let mut budget = Bucket::new(COST_US_A_SECOND, COST_US_AT_ONCE, shared.now());
+        for urgent in [false, true, false, true] {
+            assert_eq!(write(&shared, &slot, &mut budget, urgent), Wish::Settled);
+        }
+        assert_eq!(queues.statuses_waiting(), 1);
+        slot.with(&shared, |core| {
+            assert_eq!(core.write_at_us, 0, "due");
+            core.status_queued = false;
+        });
+        write(&shared, &slot, &mut budget, false);
+        assert_eq!(queues.statuses_waiting(), 2);
     }
 }

@@ -74,6 +74,8 @@ pub(super) struct Core {
     pub(super) write_at_us: u64,
     /// When it was written last.
     pub(super) written_us: u64,
+    /// The writer has one to write: another one would only take memory while a disk is slow.
+    pub(super) status_queued: bool,
     /// The folder is gone: nothing is written into it any more.
     pub(super) removed: bool,
     /// A proof task runs.
@@ -121,6 +123,7 @@ impl Slot {
                 revision: 0,
                 write_at_us: 0,
                 written_us: 0,
+                status_queued: false,
                 removed: false,
                 proving: false,
                 live: HashMap::new(),

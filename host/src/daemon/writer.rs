@@ -56,6 +56,14 @@ pub(super) struct Queues {
     statuses: mpsc::Receiver<StatusJob>,
 }
 
+#[cfg(test)]
+impl Queues {
+    /// Status files that wait.
+    pub(super) fn statuses_waiting(&self) -> usize {
+        self.statuses.len()
+    }
+}
+
 /// The queues.
 pub(super) fn queues() -> (Writers, Queues) {
     let (logs, log_jobs) = mpsc::channel(LOG_QUEUE);
@@ -95,6 +103,7 @@ fn write_statuses(shared: &Shared, mut jobs: mpsc::Receiver<StatusJob>) {
             StatusJob::Write(slot, snapshot) => {
                 let began = Instant::now();
                 write_status(shared, &slot, &snapshot);
+                slot.with(shared, |core| core.status_queued = false);
                 let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX).min(1_000_000);
                 STATUS_COST_US.store((status_cost_us() * 15 + took) / 16, Ordering::Relaxed);
             }

@@ -40,20 +40,25 @@ impl Bucket {
 
     /// Takes a token only when there is one.
     pub fn try_spend(&mut self, now: Now) -> bool {
+        self.try_spend_many(1, now)
+    }
+
+    /// Takes tokens only when there is one; what is over leaves a debt.
+    pub fn try_spend_many(&mut self, tokens: u64, now: Now) -> bool {
         self.fill(now);
         let enough = !self.is_spent();
         if enough {
-            self.spend(1, now);
+            self.spend(tokens, now);
         }
         enough
     }
 
-    /// Takes a token, on credit when there is none; no more than a burst is lent.
-    pub fn spend_on_credit(&mut self, now: Now) -> bool {
+    /// Takes tokens, on credit when there are none; no more than a second's are lent.
+    pub fn spend_on_credit(&mut self, tokens: u64, now: Now) -> bool {
         self.fill(now);
-        let lends = self.level.saturating_add(self.full()) > 0;
+        let lends = self.wait_us() < SECOND_US;
         if lends {
-            self.spend(1, now);
+            self.spend(tokens, now);
         }
         lends
     }
@@ -80,9 +85,12 @@ impl Bucket {
 /// Events of all unproven sessions of an instance that are taken at once; then one a second.
 const UNPROVEN_EVENTS: u64 = 60;
 
-/// Events of all proven sessions of an instance that are taken at once, and as many more on credit; then a hundred a
-/// second. An outbox holds some hundred.
-const PROVEN_EVENTS: u64 = 1_000;
+/// Events of all proven sessions of an instance that are taken at once, and a second's more on credit; then a hundred
+/// a second. A full outbox of an agent has 672 of the smallest, and less by this measure of any others.
+const PROVEN_EVENTS: u64 = 700;
+
+/// Bytes of an event's body beyond which it counts as one more: it takes memory on its way to the log and to watchers.
+const EVENT_BYTES: usize = 64;
 
 /// The same of sessions whose proof is under way: an agent that comes back delivers its outbox before its proof is in.
 const PENDING_EVENTS: u64 = 300;
@@ -136,13 +144,13 @@ impl Budget {
 
     /// An event of a proven session arrived: whether it is within the budget of such events. Reading pauses long
     /// before it is not, but a read has thousands of small ones, and there may be many sessions.
-    pub fn event(&mut self, now: Now) -> bool {
-        self.events.spend_on_credit(now)
+    pub fn event(&mut self, body_bytes: usize, now: Now) -> bool {
+        self.events.spend_on_credit(events(body_bytes), now)
     }
 
     /// An event of a session whose proof is under way arrived: whether it is within the budget of such events.
-    pub fn pending_event(&mut self, now: Now) -> bool {
-        self.pending_events.try_spend(now)
+    pub fn pending_event(&mut self, body_bytes: usize, now: Now) -> bool {
+        self.pending_events.try_spend_many(events(body_bytes), now)
     }
 
     /// A session was proven: it may deliver what was over that budget.
@@ -176,6 +184,11 @@ impl Budget {
     }
 }
 
+/// How many an event counts as.
+fn events(body_bytes: usize) -> u64 {
+    1 + (body_bytes / EVENT_BYTES) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,9 +213,9 @@ mod tests {
 
     #[test]
     fn credit_ends() {
-        let mut bucket = Bucket::new(1, 2, at(0));
-        assert_eq!((0..9).filter(|_| bucket.spend_on_credit(at(0))).count(), 4);
-        assert!(bucket.spend_on_credit(at(1000)) && !bucket.spend_on_credit(at(1000)));
+        let mut bucket = Bucket::new(3, 2, at(0));
+        assert_eq!((0..9).filter(|_| bucket.spend_on_credit(1, at(0))).count(), 5);
+        assert_eq!((0..9).filter(|_| bucket.spend_on_credit(1, at(1000))).count(), 3);
     }
 
     #[test]

@@ -517,12 +517,12 @@ impl Instance {
         let facts = &peer.facts;
         let rank = Rank::new(facts.kind == PeerKind::AGENT, peer.standing == Standing::Proven);
         match peer.standing {
-            Standing::Proven => peer.left_alone = peer.left_alone || !budget.event(now),
+            Standing::Proven => peer.left_alone = peer.left_alone || !budget.event(event.body.len(), now),
             Standing::Pending => {
                 if std::mem::take(&mut self.proven_lately) {
                     budget.refill_pending(now);
                 }
-                peer.left_alone = peer.left_alone || !budget.pending_event(now);
+                peer.left_alone = peer.left_alone || !budget.pending_event(event.body.len(), now);
             }
             Standing::Unproven => peer.left_alone = peer.left_alone || !budget.unproven_event(now),
         }

@@ -151,7 +151,7 @@ fn tell(instance: &mut Instance, budget: &mut Budget, session: u64, first: u64, 
         let event = Event { sequence: *sequence, boot_time_us: 5, kind, body: b"x" };
         instance.event(SessionId(session), &event, budget, true, now).is_some()
     };
-    (first..first + 1000).take_while(taken).count() as u64
+    (first..first + 700).take_while(taken).count() as u64
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn unproven_sessions_have_few_events_together_and_take_none_of_the_proven_ones()
     assert_eq!(budget.pause_us(), SECOND_US, "who spent it waits");
     assert_eq!(tell(&mut instance, budget, 3, 1, at(4)), 3, "one a second, together");
     budget.bytes(1, at(4));
-    assert_eq!((tell(&mut instance, budget, 1, 1, at(4)), budget.pause_us()), (1000, 0));
+    assert_eq!((tell(&mut instance, budget, 1, 1, at(4)), budget.pause_us()), (700, 0));
     orders(&mut instance);
     assert_eq!(tell(&mut instance, budget, 2, 61, at(9)), 0, "nothing behind what was left alone");
     instance.store_again(budget, at(60));
@@ -238,4 +238,30 @@ fn freshness_is_judged_by_when_samples_arrive_whatever_the_guests_clock_says() {
     assert_eq!(stale_after_s(&[(1, 10), (10_000_000_000_000, 11)]), Some((6, 5)), "a jump of the guest's clock");
     assert_eq!(stale_after_s(&[(1, 10), (2, 5_000)]), Some((6, 5)), "a pause of the VM");
     assert_eq!(stale_after_s(&[(1, 10), (5_000, 5_000)]), Some((5_006, 5_005)));
+}
+
+#[test]
+fn a_full_outbox_of_a_proven_agent_is_taken_at_once_and_what_has_no_end_is_not() {
+    let (mut instance, budget) = (Instance::default(), &mut Budget::new(at(0)));
+    agent(&mut instance, 1, Standing::Proven);
+    assert_eq!(tell(&mut instance, budget, 1, 1, at(1)), 700);
+    assert_eq!(tell(&mut instance, budget, 1, 701, at(1)), 100, "on credit, while reading pauses");
+    assert_eq!(tell(&mut instance, budget, 1, 801, at(1)), 0);
+    orders(&mut instance);
+    instance.store_again(budget, at(8));
+    assert_eq!(orders(&mut instance), vec![], "not before it can be taken at once again");
+    instance.store_again(budget, at(9));
+    assert_eq!(orders(&mut instance), vec![(1, Order::End(ByeReason::STOPPING))]);
+}
+
+#[test]
+fn an_event_for_which_there_is_no_room_comes_again_on_another_session() {
+    let (mut instance, budget) = (Instance::default(), &mut Budget::new(at(0)));
+    agent(&mut instance, 1, Standing::Proven);
+    orders(&mut instance);
+    let event = Event { sequence: 1, boot_time_us: 5, kind: informant_wire::event::EventKind(999), body: b"x" };
+    assert!(instance.event(SessionId(1), &event, budget, false, at(1)).is_none());
+    assert!(instance.event(SessionId(1), &Event { sequence: 2, ..event }, budget, true, at(1)).is_none(), "no gap");
+    instance.store_again(budget, at(2));
+    assert_eq!(orders(&mut instance), vec![(1, Order::End(ByeReason::STOPPING))]);
 }

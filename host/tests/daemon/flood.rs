@@ -11,6 +11,7 @@ use nix::unistd::mkfifo;
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{ErrorKind, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -53,8 +54,10 @@ type Row = (&'static str, &'static str, &'static str, Flood);
 #[test]
 fn what_one_session_floods_with_costs_little_and_delays_nobody() {
     let rows: [Row; 12] = [
-        ("small samples", PLAIN, "samples", |path, until| samples(path, until, 8)),
-        ("the largest samples", PLAIN, "samples", |path, until| samples(path, until, 6000)),
+        ("small samples", PLAIN, "samples", |path, until| samples(path, until, &names(1, 8), 8, usize::MAX)),
+        ("the largest samples", PLAIN, "samples", |path, until| {
+            samples(path, until, &names(600, 255), 10, usize::MAX);
+        }),
         ("frames of an unknown type of the largest size", PLAIN, "frames_unknown", |path, until| {
             on_sessions(path, until, AGENT, |guest| repeat(guest, until, &unknown_frame(MAX_BODY)));
         }),
@@ -68,8 +71,10 @@ fn what_one_session_floods_with_costs_little_and_delays_nobody() {
         ("ten frames that do not decode, and again", PLAIN, "protocol_errors", |path, until| {
             on_sessions(path, until, AGENT, |guest| repeat(guest, until, &BAD.repeat(10)));
         }),
-        ("schemas again and again", PLAIN, "schemas", |path, until| schemas(path, until, 2_000)),
-        ("schemas of 10,000 subjects", PLAIN, "protocol_errors", |path, until| schemas(path, until, 10_000)),
+        ("the largest schema and a sample, again and again", PLAIN, "schemas", |path, until| {
+            samples(path, until, &names(2000, 80), 3, 1);
+        }),
+        ("schemas of 10,000 subjects", PLAIN, "protocol_errors", schemas_too_large),
         ("large events of an unproven session", PLAIN, "events", |path, until| {
             on_sessions(path, until, AGENT, |guest| events(guest, until, 512));
         }),
@@ -151,8 +156,13 @@ fn judge((name, toml, counter, flood): Row) -> Option<String> {
         });
         wait_for("both instances", || {
             let listens = daemon.get("/v1/instances/bad").1["link"]["state"] == "listening";
-            (listens && daemon.get("/v1/instances/good").1["counters"]["samples"].as_u64() > Some(1)).then_some(())
+            (listens && daemon.get("/v1/instances/good").1["counters"]["samples"].as_u64() > Some(0)).then_some(())
         });
+        // Somebody looks on, as far as the daemon lets them.
+        let mut watcher = UnixStream::connect(daemon.dir().join("informant.sock")).unwrap();
+        watcher.write_all(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        let watched = watcher.try_clone().unwrap();
+        scope.spawn(move || std::io::copy(&mut watcher, &mut std::io::sink()));
         let (cpu, kib, began) = (cpu_time(pid), anonymous_kib(pid), Instant::now());
         let until = began + FLOOD;
         let socket = daemon.run().join("bad.sock");
@@ -160,6 +170,7 @@ fn judge((name, toml, counter, flood): Row) -> Option<String> {
         let (age, most_kib) = watch(&daemon, &sends, until);
         let (cpu, lasted) = (cpu_time(pid) - cpu, began.elapsed());
         flooder.join().unwrap();
+        watched.shutdown(Shutdown::Both).unwrap();
         (cpu, lasted, most_kib.saturating_sub(kib), age)
     });
     let counters = daemon.get("/v1/instances/bad").1["counters"].take();
@@ -270,37 +281,41 @@ fn unknown_frame(body_bytes: usize) -> Vec<u8> {
     frame
 }
 
-fn samples(path: &Path, until: Instant, series: usize) {
-    let names: Vec<[u8; 8]> = (0..series as u64).map(u64::to_le_bytes).collect();
-    let ids: Vec<MetricId> = (0..10).map(|i| MetricId(id::DISK_READS.0 + i)).collect();
-    let subjects: Vec<_> =
-        names.chunks(10).map(|names| (SubjectKind::DISK, &names[0][..], &ids[..names.len()])).collect();
+/// The names of subjects.
+fn names(count: u64, bytes: usize) -> Vec<Vec<u8>> {
+    let name = |at: u64| [at.to_le_bytes().as_slice(), &vec![0x1b; bytes - 8]].concat();
+    (0..count).map(name).collect()
+}
+
+/// Sends a schema of such subjects, with so many series each, and so many blocks of samples, again and again.
+fn samples(path: &Path, until: Instant, names: &[Vec<u8>], series: u16, blocks: usize) {
+    let ids: Vec<MetricId> = (0..series).map(|at| MetricId(id::DISK_READS.0 + at)).collect();
+    let subjects: Vec<_> = names.iter().map(|name| (SubjectKind::DISK, &name[..], &ids[..])).collect();
+    let series = names.len() * ids.len();
     on_sessions(path, until, AGENT, |guest| {
-        let schema = guest.schema_bytes(&subjects);
-        let mut goes_on = pour(&mut guest.stream, &schema, until);
         let mut second = 0;
-        while goes_on {
-            let mut block = Vec::new();
-            while block.len() < 60_000 {
+        for block in 0.. {
+            let mut bytes = if block % blocks == 0 { guest.schema_bytes(&subjects) } else { Vec::new() };
+            let end = bytes.len() + 50_000;
+            while bytes.len() < end {
                 second += 1;
-                // Every value changes, and by much.
-                block.extend(guest.sample_bytes(second, &vec![Some(second % 2 * u64::MAX / 3); series]));
+                // Every value changes, and by as much as it can.
+                let value = if second % 2 == 0 { u64::MAX / 4 } else { u64::MAX / 4 * 3 };
+                bytes.extend(guest.sample_bytes(second, &vec![Some(value); series]));
             }
-            goes_on = pour(&mut guest.stream, &block, until);
+            if !pour(&mut guest.stream, &bytes, until) {
+                return;
+            }
         }
     });
 }
 
-fn schemas(path: &Path, until: Instant, subjects: u64) {
-    let names: Vec<[u8; 8]> = (0..subjects).map(u64::to_le_bytes).collect();
+fn schemas_too_large(path: &Path, until: Instant) {
+    let names = names(10_000, 8);
     let subjects: Vec<_> = names.iter().map(|name| (SubjectKind::DISK, &name[..], &[id::DISK_READS][..])).collect();
     on_sessions(path, until, AGENT, |guest| {
-        loop {
-            let schema = guest.schema_bytes(&subjects);
-            if !pour(&mut guest.stream, &schema, until) {
-                return;
-            }
-        }
+        let schema = guest.schema_bytes(&subjects);
+        repeat(guest, until, &schema);
     });
 }
 
