@@ -52,7 +52,7 @@ impl Reading {
         let folders = folders::list(dir)?;
         let now_ms = now_ms();
         let entry = |folder: folders::Folder| Entry {
-            stale: folder.problem.is_none() && folder.status.next_write_by.ms < now_ms,
+            stale: folder.problem.is_none() && is_stale(&folder.status, Some(&why), now_ms),
             status: folder.status,
             problem: folder.problem,
         };
@@ -80,6 +80,11 @@ impl Reading {
         let written = self.entries.iter().map(|entry| entry.status.written.ms).max().unwrap_or(0);
         Some(notice(why, written, self.now_ms))
     }
+}
+
+/// Whether nobody writes this status any more: nobody holds the lock, or who does is late.
+pub(super) fn is_stale(status: &Status, without_daemon: Option<&ClientError>, now_ms: u64) -> bool {
+    without_daemon.is_some_and(|why| matches!(why, ClientError::Down { .. }) || status.next_write_by.ms < now_ms)
 }
 
 /// "It is down; this comes from the folders, written so long ago."

@@ -3,7 +3,7 @@
 use super::client::{Client, ClientError, encode};
 use super::escape::escape;
 use super::quantity::{age, bytes, count, percent, ratio, seconds};
-use super::reading::{Entry, check_schema, no_such_api, notice, parse, unknown};
+use super::reading::{Entry, check_schema, is_stale, no_such_api, notice, parse, unknown};
 use super::table::{Align, Cell, Style, Table};
 use super::{CommandError, Context, folders, ls, metric, now_ms, output, suggest, words};
 use crate::publish::status::{Counters, Group, Guest, State, Status};
@@ -56,7 +56,7 @@ pub(super) async fn run(context: &Context, args: &Args) -> Result<(), CommandErr
     if args.json {
         return Ok(output::print_lines(&[output::harmless_json(text.trim_end())])?);
     }
-    let stale = without_daemon.is_some() && status.next_write_by.ms < now_ms;
+    let stale = is_stale(&status, without_daemon.as_ref(), now_ms);
     let metrics = status.metrics.clone();
     let entry = Entry { status, problem: None, stale };
     Ok(output::print_lines(&lines(&entry, &metrics, now_ms, &context.zone, output::colours()))?)

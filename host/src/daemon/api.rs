@@ -3,7 +3,6 @@
 use super::patience::Patience;
 use super::shared::Shared;
 use super::watchers::Watch;
-use super::writer::pace;
 use crate::config::Owner;
 use crate::publish::log;
 use crate::publish::status::{ApiError, Daemon, Events, Instances, SCHEMA, Stamp};
@@ -146,17 +145,14 @@ async fn daemon(State(shared): State<Arc<Shared>>) -> Response {
 
 async fn instances(State(shared): State<Arc<Shared>>) -> Response {
     let now = shared.now();
-    let (_, by_ms) = pace(shared.count(), now);
-    let instances = shared.slots().iter().map(|slot| slot.overview(shared.port, now, by_ms)).collect();
+    let instances = shared.slots().iter().map(|slot| slot.overview(&shared, now)).collect();
     json(&Instances { schema: SCHEMA, daemon: facts(&shared), instances })
 }
 
 async fn instance(State(shared): State<Arc<Shared>>, Checked(Path(name)): Checked<Path<String>>) -> Response {
     let Some(slot) = shared.slot(&name) else { return unknown(&name) };
-    let now = shared.now();
-    let (_, by_ms) = pace(shared.count(), now);
     let mut bytes = Vec::new();
-    match slot.snapshot(shared.port, now, by_ms).write_json(&mut bytes) {
+    match slot.snapshot(&shared, shared.now()).write_json(&mut bytes) {
         Ok(()) => ([(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
         Err(failure) => error(StatusCode::INTERNAL_SERVER_ERROR, failure.to_string()),
     }

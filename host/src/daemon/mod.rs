@@ -7,6 +7,7 @@ mod coalesce;
 mod connection;
 mod descriptors;
 mod folders;
+mod pace;
 mod patience;
 mod prove;
 mod publisher;
@@ -59,6 +60,8 @@ enum ServeError {
     NoParent { path: PathBuf, parent: PathBuf },
     #[error("cannot listen at {path}: {source}")]
     Api { path: PathBuf, source: io::Error },
+    #[error("{count} status files could not be written at the end: they say what was before; is the storage slow?")]
+    Unwritten { count: usize },
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),
 }
@@ -124,7 +127,7 @@ async fn run(shared: &Arc<Shared>) -> Result<(), ServeError> {
     let path = shared.dir.join("informant.sock");
     let api = api::listen(&path).map_err(|source| ServeError::Api { path, source })?;
     tokio::spawn(api::run(Arc::clone(shared), api));
-    tokio::spawn(publisher::run(Arc::clone(shared)));
+    let publisher = tokio::spawn(publisher::run(Arc::clone(shared)));
     tokio::spawn(accept::run_vsock(Arc::clone(shared)));
     tokio::spawn(folders::run(Arc::clone(shared)));
     tracing::info!("serves {} at port {}", shared.dir.display(), shared.port);
@@ -133,12 +136,18 @@ async fn run(shared: &Arc<Shared>) -> Result<(), ServeError> {
         _ = interrupt.recv() => {}
     }
     tracing::info!("stops");
-    stop(shared).await;
-    Ok(())
+    goodbye(shared).await;
+    // What it would write is not the last.
+    publisher.abort();
+    let _aborted = publisher.await;
+    match publisher::last(shared).await {
+        0 => Ok(()),
+        count => Err(ServeError::Unwritten { count }),
+    }
 }
 
-/// Says goodbye to every session, writes the last status, and waits for the writer; bounded, whatever guests do.
-async fn stop(shared: &Arc<Shared>) {
+/// Says goodbye to every session; bounded, whatever guests do.
+async fn goodbye(shared: &Arc<Shared>) {
     shared.stopping.store(true, Ordering::Relaxed);
     for slot in shared.slots() {
         slot.with(shared, |core| core.instance.end_all(ByeReason::STOPPING));
@@ -149,5 +158,4 @@ async fn stop(shared: &Arc<Shared>) {
         }
     };
     let _late_ones_are_cut = tokio::time::timeout(GOODBYE, all_gone).await;
-    let _disk_hangs = tokio::time::timeout(Duration::from_secs(10), publisher::last(shared)).await;
 }

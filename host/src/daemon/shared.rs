@@ -38,8 +38,9 @@ pub(super) struct Shared {
     instances: Mutex<BTreeMap<Arc<str>, Arc<Slot>>>,
     cids: Mutex<HashMap<u32, Arc<Slot>>>,
     identities: Mutex<HashMap<(BootId, Nonce), Vec<Session>>>,
-    urgent: Mutex<Vec<Arc<Slot>>>,
-    pub(super) urgent_wake: Notify,
+    changed_slots: Mutex<Vec<Arc<Slot>>>,
+    /// Something is in there.
+    pub(super) changed: Notify,
     pub(super) writers: Writers,
     pub(super) changes: broadcast::Sender<Change>,
     /// Some instance has a `cid`: the AF_VSOCK listener is wanted.
@@ -67,8 +68,8 @@ impl Shared {
             instances: Mutex::default(),
             cids: Mutex::default(),
             identities: Mutex::default(),
-            urgent: Mutex::default(),
-            urgent_wake: Notify::new(),
+            changed_slots: Mutex::default(),
+            changed: Notify::new(),
             writers,
             changes: broadcast::Sender::new(1024),
             vsock_wanted: Notify::new(),
@@ -151,14 +152,19 @@ impl Shared {
         }
     }
 
-    /// An instance's state changed: its status is written at once.
-    pub(super) fn publish_soon(&self, slot: &Arc<Slot>) {
-        lock(&self.urgent).push(Arc::clone(slot));
-        self.urgent_wake.notify_one();
+    /// An instance's state changed: watchers hear of it, and its status is written at once, if that is news.
+    pub(super) fn publish_soon(&self, slot: &Arc<Slot>, is_news: bool) {
+        if self.changes.receiver_count() > 0 {
+            let _nobody_watches = self.changes.send(Change::State(Arc::clone(&slot.name)));
+        }
+        if is_news {
+            lock(&self.changed_slots).push(Arc::clone(slot));
+            self.changed.notify_one();
+        }
     }
 
-    pub(super) fn take_urgent(&self) -> Vec<Arc<Slot>> {
-        std::mem::take(&mut lock(&self.urgent))
+    pub(super) fn take_changed(&self) -> Vec<Arc<Slot>> {
+        std::mem::take(&mut lock(&self.changed_slots))
     }
 }
 

@@ -1,6 +1,7 @@
 //! One instance in the daemon: the pure model, and what ties it to its sessions, its folder and its event log.
 //! Every change goes through [`Slot::with`], which delivers what follows from it before anybody else sees the change.
 
+use super::pace::Pace;
 use super::shared::{Change, Shared, lock};
 use super::writer::LogJob;
 use crate::config::{Address, Config, Trust};
@@ -70,12 +71,8 @@ pub(super) struct Core {
     pub(super) parked: bool,
     /// Goes up with every change that a reader may see.
     pub(super) revision: u64,
-    /// When the status file is written next without a state change.
-    pub(super) write_at_us: u64,
-    /// When it was written last.
-    pub(super) written_us: u64,
-    /// The writer has one to write: another one would only take memory while a disk is slow.
-    pub(super) status_queued: bool,
+    /// When its status file is written.
+    pub(super) pace: Pace,
     /// The folder is gone: nothing is written into it any more.
     pub(super) removed: bool,
     /// A proof task runs.
@@ -121,9 +118,7 @@ impl Slot {
                 greeting: VecDeque::new(),
                 parked: false,
                 revision: 0,
-                write_at_us: 0,
-                written_us: 0,
-                status_queued: false,
+                pace: Pace::new(now),
                 removed: false,
                 proving: false,
                 live: HashMap::new(),
@@ -158,8 +153,9 @@ impl Slot {
         self.settle_log(shared, &mut core);
         if changed {
             core.revision += 1;
+            let is_news = core.pace.change();
             drop(core);
-            shared.publish_soon(self);
+            shared.publish_soon(self, is_news);
         }
         result
     }
@@ -258,17 +254,22 @@ impl Slot {
         }
     }
 
-    /// The instance at this moment. `next_write_ms`: when the daemon writes again at the latest.
-    pub(super) fn snapshot(&self, port: u32, now: Now, next_write_ms: u64) -> Snapshot {
+    /// The instance at this moment.
+    pub(super) fn snapshot(&self, shared: &Shared, now: Now) -> Snapshot {
         let core = lock(&self.core);
-        let head = core.head(&self.name, port, now, next_write_ms);
-        let data_age_ms = head.data.age_ms.unwrap_or(0);
-        Snapshot { head, series: core.instance.series.clone(), data_age_ms }
+        core.snapshot(&self.name, shared.port, now, core.pace.promise_ms(shared.fleet(), now))
     }
 
-    /// The same without values.
-    pub(super) fn overview(&self, port: u32, now: Now, next_write_ms: u64) -> Status {
-        lock(&self.core).head(&self.name, port, now, next_write_ms).with_metrics(Vec::new())
+    /// The same of a daemon that writes no more.
+    pub(super) fn last_snapshot(&self, shared: &Shared, now: Now) -> Snapshot {
+        lock(&self.core).snapshot(&self.name, shared.port, now, now.wall_ms)
+    }
+
+    /// The instance at this moment, without values.
+    pub(super) fn overview(&self, shared: &Shared, now: Now) -> Status {
+        let core = lock(&self.core);
+        let promise_ms = core.pace.promise_ms(shared.fleet(), now);
+        core.head(&self.name, shared.port, now, promise_ms).with_metrics(Vec::new())
     }
 }
 
@@ -372,6 +373,13 @@ impl Core {
     pub(super) fn pause_us(&self) -> u64 {
         let writer = if self.has_room() { 0 } else { SECOND_US / 10 };
         self.budget.pause_us().max(writer)
+    }
+
+    /// `next_write_ms`: when the daemon writes again at the latest.
+    fn snapshot(&self, name: &str, port: u32, now: Now, next_write_ms: u64) -> Snapshot {
+        let head = self.head(name, port, now, next_write_ms);
+        let data_age_ms = head.data.age_ms.unwrap_or(0);
+        Snapshot { head, series: self.instance.series.clone(), data_age_ms }
     }
 
     fn head(&self, name: &str, port: u32, now: Now, next_write_ms: u64) -> Status<()> {

@@ -3,7 +3,6 @@
 
 use super::shared::{Change, Shared};
 use super::slot::Slot;
-use super::writer::pace;
 use crate::publish::status::WatchLine;
 use axum::body::Bytes;
 use std::collections::{HashMap, VecDeque};
@@ -101,9 +100,7 @@ impl Watch {
             return None;
         }
         self.seen.insert(Arc::clone(&slot.name), version);
-        let now = self.shared.now();
-        let (_, by_ms) = pace(self.shared.count(), now);
-        Some(WatchLine::Status { status: Box::new(slot.overview(self.shared.port, now, by_ms)) })
+        Some(WatchLine::Status { status: Box::new(slot.overview(&self.shared, self.shared.now())) })
     }
 
     fn line(&mut self, change: Change) -> Option<WatchLine> {

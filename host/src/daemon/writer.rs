@@ -5,23 +5,20 @@
 use super::descriptors::is_shortage;
 use super::shared::{Shared, lock};
 use super::slot::{Core, Slot};
-use crate::model::Now;
 use crate::publish::log::{Batch, Restored};
 use crate::publish::snapshot::Snapshot;
 use crate::publish::status_file;
+use nix::time::{ClockId, clock_gettime};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
 /// Jobs of event logs that may wait: after a start every instance has one.
 const LOG_QUEUE: usize = 16 * 1024;
 /// Status files that may wait; each has all values of an instance.
-const STATUS_QUEUE: usize = 256;
-
-/// Microseconds that a status file has cost lately; paces the writing.
-static STATUS_COST_US: AtomicU64 = AtomicU64::new(100);
+pub(super) const STATUS_QUEUE: usize = 256;
 
 /// Something to do with an event log.
 #[derive(Debug)]
@@ -37,10 +34,26 @@ pub(super) enum LogJob {
 /// Something to do with a status file.
 #[derive(Debug)]
 pub(super) enum StatusJob {
-    /// Replace it.
+    /// Replace it; left out once the daemon stops.
     Write(Arc<Slot>, Box<Snapshot>),
+    /// Replace it for the last time.
+    Last(Arc<Slot>, Box<Snapshot>, LastStatuses),
     /// Say when all before this is done.
     Flush(oneshot::Sender<()>),
+}
+
+/// Counts last status files that are not written yet.
+#[derive(Clone, Debug)]
+pub(super) struct LastStatuses(Arc<AtomicUsize>);
+
+impl LastStatuses {
+    pub(super) fn new(all: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(all)))
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Where the jobs go.
@@ -48,6 +61,15 @@ pub(super) enum StatusJob {
 pub(super) struct Writers {
     pub(super) logs: mpsc::Sender<LogJob>,
     pub(super) statuses: mpsc::Sender<StatusJob>,
+    /// How long a status file took lately, microseconds.
+    took_us: AtomicU64,
+}
+
+impl Writers {
+    /// How long a status file took lately, microseconds.
+    pub(super) fn status_took_us(&self) -> u64 {
+        self.took_us.load(Ordering::Relaxed)
+    }
 }
 
 /// Where they come from.
@@ -68,7 +90,7 @@ impl Queues {
 pub(super) fn queues() -> (Writers, Queues) {
     let (logs, log_jobs) = mpsc::channel(LOG_QUEUE);
     let (statuses, status_jobs) = mpsc::channel(STATUS_QUEUE);
-    (Writers { logs, statuses }, Queues { logs: log_jobs, statuses: status_jobs })
+    (Writers { logs, statuses, took_us: AtomicU64::new(100) }, Queues { logs: log_jobs, statuses: status_jobs })
 }
 
 /// Starts both threads; they end with the process.
@@ -100,12 +122,20 @@ fn write_logs(shared: &Shared, mut jobs: mpsc::Receiver<LogJob>) {
 fn write_statuses(shared: &Shared, mut jobs: mpsc::Receiver<StatusJob>) {
     while let Some(job) = jobs.blocking_recv() {
         match job {
-            StatusJob::Write(slot, snapshot) => {
-                let began = Instant::now();
-                write_status(shared, &slot, &snapshot);
-                slot.with(shared, |core| core.status_queued = false);
-                let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX).min(1_000_000);
-                STATUS_COST_US.store((status_cost_us() * 15 + took) / 16, Ordering::Relaxed);
+            StatusJob::Write(slot, snapshot) if !shared.is_stopping() => {
+                let (began, cpu_us) = (Instant::now(), thread_us());
+                let failed = !write_status(shared, &slot, &snapshot);
+                let cost_us = thread_us().saturating_sub(cpu_us);
+                slot.with(shared, |core| core.pace.written(cost_us, failed, shared.now()));
+                let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+                let lately_us = (shared.writers.status_took_us() * 15).saturating_add(took_us) / 16;
+                shared.writers.took_us.store(lately_us, Ordering::Relaxed);
+            }
+            StatusJob::Write(..) => {}
+            StatusJob::Last(slot, snapshot, unwritten) => {
+                if write_status(shared, &slot, &snapshot) {
+                    unwritten.0.fetch_sub(1, Ordering::Relaxed);
+                }
             }
             StatusJob::Flush(done) => {
                 let _nobody_waits = done.send(());
@@ -114,9 +144,10 @@ fn write_statuses(shared: &Shared, mut jobs: mpsc::Receiver<StatusJob>) {
     }
 }
 
-/// Microseconds that a status file has cost lately.
-pub(super) fn status_cost_us() -> u64 {
-    STATUS_COST_US.load(Ordering::Relaxed)
+/// CPU time of this thread, microseconds: unlike time, other work on the machine does not count in it.
+fn thread_us() -> u64 {
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default();
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn load(shared: &Shared, slot: &Arc<Slot>) {
@@ -159,20 +190,15 @@ fn append(shared: &Shared, slot: &Arc<Slot>, batch: &Batch) {
     }
 }
 
-fn write_status(shared: &Shared, slot: &Arc<Slot>, snapshot: &Snapshot) {
+/// Whether it is written, or nobody wants it any more.
+fn write_status(shared: &Shared, slot: &Arc<Slot>, snapshot: &Snapshot) -> bool {
     if slot.look(|core| core.removed) {
-        return;
+        return true;
     }
-    let Err(error) = status_file::write(&slot.folder, snapshot) else { return };
-    if slot.folder.exists() {
-        slot.say(shared, tracing::Level::WARN, format_args!("cannot write status.json: {error}"));
+    let Err(error) = status_file::write(&slot.folder, snapshot) else { return true };
+    if !slot.folder.exists() {
+        return true;
     }
-}
-
-/// When a status written now is written again at the latest, and at the earliest, for so many instances.
-pub(super) fn pace(instances: usize, now: Now) -> (u64, u64) {
-    // A fiftieth of a core for status files.
-    let all_us = (instances as u64).saturating_mul(status_cost_us()).saturating_mul(50);
-    let every_us = all_us.clamp(1_000_000, 300_000_000);
-    (now.mono_us + every_us, now.wall_ms + 2 * every_us / 1000 + 5_000)
+    slot.say(shared, tracing::Level::WARN, format_args!("cannot write status.json: {error}"));
+    false
 }

@@ -63,6 +63,12 @@ impl Bucket {
         lends
     }
 
+    /// Whether it holds so many tokens.
+    pub fn has(&mut self, tokens: u64, now: Now) -> bool {
+        self.fill(now);
+        self.level >= i64::try_from(tokens.saturating_mul(SECOND_US)).unwrap_or(i64::MAX)
+    }
+
     /// Whether it holds its burst.
     pub fn is_full(&mut self, now: Now) -> bool {
         self.fill(now);

@@ -331,7 +331,9 @@ impl Instance {
         self.counters.refused += 1;
         if self.current().is_none() {
             let why = code.name().map_or_else(|| format!("unknown({})", code.0), Into::into);
-            self.changed |= self.agent.set(Agent::Refused, now, Some(why));
+            // Another reason is no other state: whoever connects again and again could change it without end.
+            self.changed |= self.agent.state != Agent::Refused;
+            self.agent.set(Agent::Refused, now, Some(why));
         }
     }
 
@@ -559,6 +561,12 @@ impl Instance {
     pub fn not_stored(&mut self, now: Now) {
         self.cursors.failed();
         self.no_events_until_us = Some(now.mono_us + STORE_AGAIN_AFTER_US);
+    }
+
+    /// Whether [`Self::store_again`] has something to wait for.
+    #[must_use]
+    pub fn waits_to_store(&self) -> bool {
+        self.no_events_until_us.is_some() || self.peers.iter().any(|peer| peer.left_alone)
     }
 
     /// Ends the sessions whose events were left alone, when they can be stored: they come again on new ones.

@@ -1,7 +1,9 @@
 //! The form of `DIR/NAME/status.json` and of the JSON API on `DIR/informant.sock`. Only types: no file, no clock.
 //!
-//! `status.json` is one [`Status`], replaced atomically by the daemon that holds `DIR/.lock`. It is stale only when
-//! [`Status::next_write_by`] has passed: while a daemon runs, an unchanged file before that time is up to date.
+//! `status.json` is one [`Status`], replaced atomically by the daemon that holds `DIR/.lock`: at once when a state changes
+//! (when the states of very many instances change together, within seconds), else at the instance's pace, which is a
+//! second with some dozens of instances and minutes with ten thousand. Without that lock held it is stale, and when
+//! [`Status::next_write_by`] has passed; whoever needs the newest values at any scale asks the API.
 //! Readers ignore fields they do not know; a field is never given another meaning within [`SCHEMA`].
 //!
 //! # Values
