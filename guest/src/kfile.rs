@@ -35,13 +35,22 @@ pub struct KFile {
     identity: (u64, u64),
     /// It was not there when last looked for; see [`Look`].
     missing: bool,
+    /// See [`Self::bound`].
+    is_bound: bool,
 }
 
 impl KFile {
     /// `path`: below the root, without a leading slash.
     #[must_use]
     pub fn new(path: &[u8]) -> Self {
-        Self { path: path.into(), file: None, identity: (0, 0), missing: false }
+        Self { path: path.into(), file: None, identity: (0, 0), missing: false, is_bound: false }
+    }
+
+    /// A file of something that may go, and whose path something else may take: once gone, it is missing until
+    /// [`Self::expect`].
+    #[must_use]
+    pub fn bound(path: &[u8]) -> Self {
+        Self { is_bound: true, ..Self::new(path) }
     }
 
     /// The descriptor, while the file is open.
@@ -206,6 +215,9 @@ impl Files {
                 Err(Errno::ENODEV | Errno::ESTALE | Errno::ENOENT) => {
                     kept.file = None;
                     self.died += 1;
+                    if kept.is_bound {
+                        break;
+                    }
                 }
                 Err(error) => return Err(error),
             }

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// File systems reported; what is over is counted as dropped series.
 const MAX_FILESYSTEMS: usize = 256;
+/// Mounts of cgroup2 that are tried: containers often have one each.
+const MAX_CGROUP2: usize = 8;
 /// A longer table is read only every [`LONG_EVERY`]th time.
 const LONG_TABLE: usize = 64 * 1024;
 /// See [`LONG_TABLE`].
@@ -44,7 +46,7 @@ pub struct Filesystems {
     has_changed: bool,
     long_wait: u32,
     /// Where cgroup2 is mounted, and whether there was a table at all.
-    cgroup2: Option<Box<[u8]>>,
+    cgroup2: Vec<Box<[u8]>>,
     table_seen: bool,
     over: usize,
     probe: Probe,
@@ -61,17 +63,18 @@ impl Filesystems {
             digest: None,
             has_changed: false,
             long_wait: 0,
-            cgroup2: None,
+            cgroup2: Vec::new(),
             table_seen: false,
             over: 0,
             probe: Probe::start(root, ask),
         }
     }
 
-    /// Where cgroup2 is mounted, decoded; `None` where no table says so.
+    /// Where cgroup2 is mounted and not hidden by another mount on the same path, decoded: first the whole hierarchy,
+    /// then parts of it.
     #[must_use]
-    pub fn cgroup2(&self) -> Option<&[u8]> {
-        self.cgroup2.as_deref()
+    pub fn cgroup2(&self) -> &[Box<[u8]>] {
+        &self.cgroup2
     }
 
     /// Whether there is a mount table to trust.
@@ -130,7 +133,6 @@ impl Filesystems {
         }
         self.digest = Some(digest_now);
         self.has_changed = true;
-        self.cgroup2 = find_cgroup2(table);
         self.over = 0;
         self.mounts.begin();
         let mut last_on_path: Vec<(u64, usize)> = lines(table)
@@ -143,6 +145,7 @@ impl Filesystems {
             let end = last_on_path.partition_point(|(hash, _)| *hash <= path);
             last_on_path.get(end.wrapping_sub(1)).is_some_and(|(_, last)| *last == i)
         };
+        self.cgroup2 = find_cgroup2(table, is_visible);
         let mut kept = 0;
         for (i, line) in lines(table).enumerate() {
             let Some(mount) = Mount::parse(line).filter(|mount| is_reported(mount) && is_visible(mount, i)) else {
@@ -271,11 +274,14 @@ fn is_reported(mount: &Mount<'_>) -> bool {
     !(TYPES.contains(&mount.fstype) || TREES.iter().any(in_tree) || BELOW.iter().any(below))
 }
 
-/// The mount of the whole hierarchy, rather than one of a part of it.
-fn find_cgroup2(table: &[u8]) -> Option<Box<[u8]>> {
-    let mounts = || lines(table).filter_map(Mount::parse).filter(|mount| mount.fstype == b"cgroup2");
-    let mount = mounts().find(|mount| mount.root == b"/").or_else(|| mounts().next())?;
-    Some(unescape(mount.mountpoint).into())
+/// See [`Filesystems::cgroup2`].
+fn find_cgroup2(table: &[u8], is_visible: impl Fn(&Mount<'_>, usize) -> bool) -> Vec<Box<[u8]>> {
+    let mounts = lines(table).enumerate().filter_map(|(i, line)| Some((i, Mount::parse(line)?)));
+    let visible = mounts.filter(|(i, mount)| mount.fstype == b"cgroup2" && is_visible(mount, *i));
+    let mut visible: Vec<Mount<'_>> = visible.map(|(_, mount)| mount).collect();
+    visible.sort_by_key(|mount| mount.root != b"/");
+    visible.truncate(MAX_CGROUP2);
+    visible.iter().map(|mount| unescape(mount.mountpoint).into()).collect()
 }
 
 fn device_number(text: &[u8]) -> u64 {

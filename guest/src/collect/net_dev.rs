@@ -69,43 +69,44 @@ impl NetDev {
     /// One pass.
     pub fn sample(&mut self, cx: &mut Context<'_>) {
         self.interfaces.begin();
+        let mut has_newcomer = false;
         if let Some(bytes) = cx.files.read(&mut self.file) {
             for line in lines(bytes) {
-                Self::line(&mut self.interfaces, cx.row, line);
+                has_newcomer |= Self::line(&mut self.interfaces, cx.row, line) == Some(Seen::New);
             }
         }
         self.interfaces.end(cx.row, |gone, _| gone.slots = Default::default());
         for i in 0..self.interfaces.index_end() {
             let looked_at = self.interfaces.get_mut(i).is_some_and(|member| std::mem::take(&mut member.data.look));
+            // A newcomer may be a known one under another name, and then its old name may be another's.
+            let looked_at = looked_at || has_newcomer && i < MAX_KEPT_INTERFACES;
             if self.interfaces.is_living(i) && (looked_at || cx.files.recheck) {
                 self.state(cx, i, looked_at);
             }
         }
     }
 
-    fn line(interfaces: &mut Roster<Interface>, row: &mut Row, line: &[u8]) {
-        let Some(colon) = line.iter().rposition(|byte| *byte == b':') else { return };
-        let (Some(name), Some(numbers)) = (line.get(..colon).map(trim), line.get(colon + 1..)) else { return };
+    /// What was known of the interface of a line, where that is one.
+    fn line(interfaces: &mut Roster<Interface>, row: &mut Row, line: &[u8]) -> Option<Seen> {
+        let colon = line.iter().rposition(|byte| *byte == b':')?;
+        let (name, numbers) = (trim(line.get(..colon)?), line.get(colon + 1..)?);
         let mut values = [None; COLUMNS.len()];
         if name.is_empty() || !parse::columns(numbers, &mut values) {
-            return;
+            return None;
         }
         let now = [0, 1, 8, 9].map(|i: usize| values.get(i).copied().flatten().unwrap_or_default());
-        let i = match interfaces.see(name) {
+        let seen = interfaces.see(name);
+        let i = match seen {
             Seen::Known(i) => i,
-            Seen::Again => return,
-            Seen::New => {
-                match interfaces.add(row, name, 0, Interface { last: now, look: true, ..Interface::default() }) {
-                    Some(i) => i,
-                    None => return,
-                }
-            }
+            Seen::Again => return None,
+            Seen::New => interfaces.add(row, name, 0, Interface { last: now, look: true, ..Interface::default() })?,
         };
-        let Some(interface) = interfaces.get_mut(i) else { return };
+        let interface = interfaces.get_mut(i)?;
         row.put_columns(interface.place, &COLUMNS, &values);
         // One counter may wrap; two that fall together look like another interface of the same name.
         interface.data.look |= now.iter().zip(interface.data.last).filter(|(now, last)| *now < last).count() > 1;
         interface.data.last = now;
+        Some(seen)
     }
 
     fn state(&mut self, cx: &mut Context<'_>, i: usize, looked_at: bool) {

@@ -268,6 +268,22 @@ fn hybrid_mounts_and_mounts_elsewhere() {
 }
 
 #[test]
+fn a_hidden_mount_of_the_hierarchy_is_passed_over() {
+    // The first on its path is under the second; the path of the third leads elsewhere, as something is mounted above it.
+    let table = "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 none rw\n31 30 0:40 / /sys/fs/cgroup rw - tmpfs none rw\n\
+                 32 1 0:26 / /mnt/under rw - cgroup2 none rw\n33 1 0:26 / /cg rw - cgroup2 none rw\n";
+    let tree = Tree::with(&[
+        ("proc/self/mountinfo", table),
+        ("sys/fs/cgroup/cgroup.controllers", "left over\n"),
+        ("sys/fs/cgroup/a/memory.current", "5\n"),
+        ("cg/cgroup.controllers", ""),
+        ("cg/b/memory.current", "7\n"),
+    ]);
+    tree.sample()
+        .check(&[("container_memory_usage_bytes{id=/a}", None), ("container_memory_usage_bytes{id=/b}", Some(7.0))]);
+}
+
+#[test]
 fn two_levels_and_64_cgroups_and_the_rest_is_counted() {
     let tree = cgroups(&[
         ("a/b/memory.current", "2\n"),

@@ -79,7 +79,7 @@ impl Hot {
     /// `directory`: below the root, without a slash at either end.
     #[must_use]
     pub fn new(directory: &[u8]) -> Self {
-        let file = |name: &[u8]| KFile::new(&[directory, name].join(&b'/'));
+        let file = |name: &[u8]| KFile::bound(&[directory, name].join(&b'/'));
         Self { current: file(b"memory.current"), events: file(b"memory.events"), cpu: file(b"cpu.stat") }
     }
 
@@ -95,24 +95,32 @@ impl Hot {
         self.current.is_missing() || self.events.is_missing() || self.cpu.is_missing()
     }
 
-    const fn expect(&mut self) {
+    /// They may be there by now, though they were not.
+    pub const fn expect(&mut self) {
         self.current.expect();
         self.events.expect();
         self.cpu.expect();
     }
 
-    /// The part of a sample that is never left out.
-    pub fn read(&mut self, files: &mut Files, row: &mut Row, at: Place, figures: &mut Figures) {
-        figures.memory_current = files.read(&mut self.current).and_then(only_number);
-        row.put(at, id::CGROUP_MEMORY_CURRENT, figures.memory_current);
-        // The two are not of the same instant, so the difference may be negative: then nothing is in use.
-        let working_set = figures.memory_current.zip(figures.inactive_file).map(|(a, b)| a.saturating_sub(b));
-        row.put(at, id::CGROUP_MEMORY_WORKING_SET, working_set);
-        row.absent(at, id::CGROUP_EVENT_LOW, id::CGROUP_EVENT_OOM_KILL);
-        EVENTS.read(files.read(&mut self.events).unwrap_or_default(), |id, value| row.set(at, id, value));
+    /// The part of a sample that is never left out. Whether all files that were open live on: else the cgroup, or a
+    /// controller of it, is gone, and what stands at its path may be another one.
+    pub fn read(&mut self, files: &mut Files, row: &mut Row, at: Place, figures: &mut Figures) -> bool {
+        let died = files.died();
         row.absent(at, id::CGROUP_CPU_USAGE, id::CGROUP_CPU_NR_THROTTLED);
         CPU_STAT.read(files.read(&mut self.cpu).unwrap_or_default(), |id, value| row.set(at, id, value));
+        figures.memory_current = files.read(&mut self.current).and_then(only_number);
+        row.put(at, id::CGROUP_MEMORY_CURRENT, figures.memory_current);
+        row.absent(at, id::CGROUP_EVENT_LOW, id::CGROUP_EVENT_OOM_KILL);
+        EVENTS.read(files.read(&mut self.events).unwrap_or_default(), |id, value| row.set(at, id, value));
+        died == files.died()
     }
+}
+
+/// What both parts of a sample say together.
+pub fn working_set(row: &mut Row, at: Place, figures: &Figures) {
+    // The two are not of the same instant, so the difference may be negative: then nothing is in use.
+    let used = figures.memory_current.zip(figures.inactive_file).map(|(a, b)| a.saturating_sub(b));
+    row.put(at, id::CGROUP_MEMORY_WORKING_SET, used);
 }
 
 /// Files of the part that is not read at every sample.

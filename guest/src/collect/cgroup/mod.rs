@@ -42,6 +42,8 @@ pub struct Group {
     parent: Option<usize>,
     /// Its slow part is to be read with this sample.
     is_new: bool,
+    /// A file of it died: until the next walk nobody knows whether what stands at its path is still this one.
+    is_doubtful: bool,
 }
 
 /// A watched cgroup that is not there.
@@ -59,6 +61,8 @@ pub struct Cgroups {
     /// Path of the watched one below the mount, beginning with a slash.
     watched: Option<Box<[u8]>>,
     groups: Roster<Group>,
+    /// One of them is doubtful: the next sample walks.
+    has_doubts: bool,
     skipped: u64,
     /// `cgroup.stat` of the uppermost.
     stat: Slot,
@@ -77,6 +81,7 @@ impl Cgroups {
             base: None,
             watched: watched.and_then(normalise),
             groups: Roster::new(SubjectKind::CGROUP),
+            has_doubts: false,
             skipped: 0,
             stat: Slot::Empty,
             walked: None,
@@ -93,11 +98,13 @@ impl Cgroups {
         (!self.watched.as_deref().is_some_and(found)).then_some(Missing(asked))
     }
 
-    /// One pass. `mount`: where the mount table says that cgroup2 is; `trusted`: there is such a table, and it is this
+    /// One pass. `mounts`: where the mount table says that cgroup2 is, the best first; `trusted`: there is such a table, and it is this
     /// machine's.
-    pub fn sample(&mut self, cx: &mut Context<'_>, mount: Option<&[u8]>, trusted: bool, all: bool) {
+    pub fn sample(&mut self, cx: &mut Context<'_>, mounts: &[Box<[u8]>], trusted: bool, all: bool) {
         if cx.files.recheck {
-            self.find_base(cx, mount, trusted);
+            self.find_base(cx, mounts, trusted);
+        }
+        if std::mem::take(&mut self.has_doubts) || cx.files.recheck {
             self.rewalk(cx);
         }
         // What the files of every sample leave goes to all files of the first ones.
@@ -110,7 +117,9 @@ impl Cgroups {
             let Some(member) = self.groups.get_mut(i) else { continue };
             let (place, group, keep) = (member.place, &mut member.data, whole > 0);
             whole = whole.saturating_sub(1);
-            if (all || group.is_new || (self.tick + i).is_multiple_of(super::SLOW_EVERY as usize))
+            group.is_doubtful |= !group.hot.read(cx.files, cx.row, place, &mut group.figures);
+            if !group.is_doubtful
+                && (all || group.is_new || (self.tick + i).is_multiple_of(super::SLOW_EVERY as usize))
                 && let Some(base) = &self.base
             {
                 group.is_new = false;
@@ -119,7 +128,8 @@ impl Cgroups {
                 let cold = group.cold.cold(keep, &directory);
                 files::read_cold(cx.files, cold, cx.row, place, &mut group.figures, &mut group.disks);
             }
-            group.hot.read(cx.files, cx.row, place, &mut group.figures);
+            self.has_doubts |= group.is_doubtful;
+            files::working_set(cx.row, place, &group.figures);
         }
         for i in 0..self.groups.index_end() {
             if self.groups.is_living(i) {
@@ -156,13 +166,14 @@ impl Cgroups {
         row.put(place, id::CGROUP_CPU_LIMIT_EFFECTIVE, cpu);
     }
 
-    fn find_base(&mut self, cx: &mut Context<'_>, mount: Option<&[u8]>, trusted: bool) {
+    fn find_base(&mut self, cx: &mut Context<'_>, mounts: &[Box<[u8]>], trusted: bool) {
         if self.base.is_some() && cx.files.look != Look::All {
             return;
         }
         let buffer = &mut self.walk.path;
-        let named = mount.map(|path| path.strip_prefix(b"/").unwrap_or(path));
-        let named = named.filter(|path| is_cgroup2(cx.files, buffer, path));
+        // The first may be hidden under a mount further up.
+        let mut named = mounts.iter().map(|path| path.strip_prefix(b"/").unwrap_or(path));
+        let named = named.find(|path| is_cgroup2(cx.files, buffer, path));
         let found = match named {
             None if !trusted => USUAL_MOUNTS.into_iter().find(|path| is_cgroup2(cx.files, buffer, path)),
             named => named,
@@ -218,7 +229,7 @@ fn leave(group: &mut Group, row: &mut Row) {
     group.hot.close();
     group.cold = Default::default();
     group.figures = Figures::default();
-    group.is_new = true;
+    (group.is_new, group.is_doubtful) = (true, false);
     group.disks.clear(row);
 }
 

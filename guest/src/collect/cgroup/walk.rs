@@ -120,7 +120,16 @@ impl Visit<'_> {
     fn one(&mut self, path: &[u8], inode: u64) {
         match self.groups.see(path) {
             Seen::Again => return,
-            Seen::Known(i) if self.groups.get(i).is_some_and(|member| member.incarnation == inode) => return,
+            Seen::Known(i) if self.groups.get(i).is_some_and(|member| member.incarnation == inode) => {
+                if let Some(member) = self.groups.get_mut(i)
+                    && std::mem::take(&mut member.data.is_doubtful)
+                {
+                    // A controller of it went.
+                    member.data.hot.expect();
+                    member.data.is_new = true;
+                }
+                return;
+            }
             Seen::Known(i) => {
                 // Another cgroup of the same name.
                 if let Some(member) = self.groups.get_mut(i) {
@@ -144,8 +153,13 @@ impl Visit<'_> {
             disks: super::Disks::default(),
             parent: None,
             is_new: true,
+            is_doubtful: false,
         };
-        self.groups.add(self.row, path, inode, group);
+        let added = self.groups.add(self.row, path, inode, group);
+        // One that was gone and came back still has its old files; they may be mounted elsewhere by now.
+        if let Some(member) = added.and_then(|i| self.groups.get_mut(i)) {
+            member.data.hot = Hot::new(&directory);
+        }
     }
 
     fn children(&mut self, files: &Files, path: &mut Vec<u8>, parent: &[u8]) {
