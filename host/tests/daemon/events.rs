@@ -112,3 +112,20 @@ fn a_log_that_can_not_be_written_leaves_events_unacknowledged_until_it_can() {
     guest.wait_ack(|ack| ack.event == 1);
     assert_eq!(daemon.events("vm").iter().filter(|line| line["sequence"] == 1).count(), 1);
 }
+
+#[test]
+fn a_storm_of_sessions_does_not_roll_the_log_and_what_is_left_out_is_told() {
+    let daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'")]);
+    let path = daemon.run().join("vm.sock");
+    for boot in 0..150 {
+        drop(Guest::open(&path, Who { boot, ..AGENT }));
+    }
+    wait_for("a line that tells", || {
+        drop(Guest::open(&path, AGENT));
+        let lines = daemon.events("vm");
+        let tells = |line: &serde_json::Value| {
+            line["body"]["detail"].as_str().is_some_and(|detail| detail.contains("before this are left out"))
+        };
+        lines.iter().any(tells).then(|| assert!(lines.len() < 200, "{} lines", lines.len()))
+    });
+}
