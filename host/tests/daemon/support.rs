@@ -143,7 +143,9 @@ impl Daemon {
         let mut lines = Vec::new();
         for file in ["events.log.1", "events.log"] {
             let text = std::fs::read_to_string(self.dir().join(name).join(file)).unwrap_or_default();
-            lines.extend(text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+            // The daemon may be in the middle of the last one.
+            let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            lines.extend(whole.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
         }
         lines.retain(|line| line["kind"] != "checkpoint");
         lines
