@@ -94,7 +94,7 @@ impl Inbox {
             if piece.is_empty() {
                 return None;
             }
-            self.held.extend_from_slice(piece);
+            extend_within(&mut self.held, piece, wanted);
             *input = rest;
         }
         self.spent = true;
@@ -103,4 +103,14 @@ impl Inbox {
             _ => None,
         }
     }
+}
+
+/// Appends as a `Vec` does, but takes no more memory than for `most` bytes: a doubled 64 KiB would be half wasted.
+pub(crate) fn extend_within(bytes: &mut Vec<u8>, more: &[u8], most: usize) {
+    let needed = bytes.len() + more.len();
+    if needed > bytes.capacity() {
+        let room = (bytes.capacity() * 2).min(most).max(needed);
+        bytes.reserve_exact(room - bytes.len());
+    }
+    bytes.extend_from_slice(more);
 }

@@ -1,7 +1,9 @@
 //! A schema as the host keeps it: the subjects' bytes as they came, and which row of the metric table each series is.
 //! Kept small: there are thousands of instances.
 
+use crate::inbox::extend_within;
 use informant_wire::bits;
+use informant_wire::limits::MAX_SCHEMA_BYTES;
 use informant_wire::metric::{Metric, TABLE};
 use informant_wire::schema::{SchemaEnd, SchemaError, SchemaPart, SchemaReader, Subject};
 use informant_wire::varint;
@@ -93,7 +95,8 @@ impl LayoutBuilder {
     pub fn part(&mut self, part: &SchemaPart<'_>, body: &[u8]) -> Result<(), SchemaError> {
         self.reader.part(part, body)?;
         let behind_head = varint::read(body, 0).and_then(|(_, at)| varint::read(body, at)).map(|(_, at)| at);
-        self.subjects.extend_from_slice(behind_head.and_then(|at| body.get(at..)).unwrap_or_default());
+        let subjects = behind_head.and_then(|at| body.get(at..)).unwrap_or_default();
+        extend_within(&mut self.subjects, subjects, MAX_SCHEMA_BYTES);
         for subject in part.subjects() {
             for range in &subject.metrics {
                 for id in (range.first.0..).take(usize::from(range.count)) {

@@ -141,6 +141,8 @@ fn judge((name, toml, counter, flood): Row) -> Option<String> {
     let pid = daemon.pid();
     let mut good = Guest::open(&daemon.run().join("good.sock"), AGENT);
     good.schema();
+    // The buffer of all connections is in use before.
+    good.send(&unknown_frame(MAX_BODY));
     let (cpu, lasted, more_kib, age) = thread::scope(|scope| {
         let (sent, sends) = channel();
         let (_stop, stopped) = channel::<()>();
