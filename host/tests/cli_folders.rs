@@ -4,6 +4,7 @@
 mod cli;
 
 use cli::{DEADLINE, command, run, signal, until, wait, watch};
+use informant_host::lock;
 use informant_host::publish::status::{Agent, Data, Guest, Link, SCHEMA, Stamp, Status, Summary, WatchLine};
 use nix::pty::openpty;
 use nix::sys::signal::Signal;
@@ -56,20 +57,24 @@ fn folders(statuses: &[Status]) -> TempDir {
 #[test]
 fn ls_reads_the_folders_and_says_so_and_marks_what_is_stale() {
     let dir = folders(&[status("web-1", 1), status("web-2", 100)]);
-    let (code, out, complaint) = run(dir.path(), &["ls"]);
-    assert_eq!(code, Some(0));
-    let lines: Vec<_> =
-        out.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
-    let [heading, first, second]: [Vec<&str>; 3] = lines.try_into().unwrap();
-    assert_eq!(heading, ["NAME", "STATE", "AGENT", "CPU", "MEMORY", "PRESSURE", "AGE", "NOTE"]);
-    assert_eq!(first[..4], ["web-1", "ready", "0.1.0", "12.3 %"]);
-    assert_eq!(second[..4], ["web-2", "stale, was ready", "0.1.0", "12.3 %"]);
-    assert!(second[7].starts_with("written ") && second[7].ends_with("no daemon since"), "{second:?}");
-    assert_eq!(complaint.lines().count(), 1, "{complaint}");
     let socket = dir.path().join("informant.sock");
-    let expected =
-        format!("informant-host: no daemon answers at {}; reading the folders, last written ", socket.display());
-    assert!(complaint.starts_with(&expected), "{complaint}");
+    // Whether a daemon is at work is told by the lock; whether it is late, by what it promised.
+    for (held, first_state, why) in [(true, "ready", ", though one holds "), (false, "stale, was ready", "; ")] {
+        let _lock = held.then(|| lock::acquire(dir.path()).unwrap());
+        let (code, out, complaint) = run(dir.path(), &["ls"]);
+        assert_eq!(code, Some(0));
+        let lines: Vec<_> =
+            out.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
+        let [heading, first, second]: [Vec<&str>; 3] = lines.try_into().unwrap();
+        assert_eq!(heading, ["NAME", "STATE", "AGENT", "CPU", "MEMORY", "PRESSURE", "AGE", "NOTE"]);
+        assert_eq!(first[..4], ["web-1", first_state, "0.1.0", "12.3 %"]);
+        assert_eq!(second[..4], ["web-2", "stale, was ready", "0.1.0", "12.3 %"]);
+        assert!(second[7].starts_with("written ") && second[7].ends_with("no daemon since"), "{second:?}");
+        assert_eq!(complaint.lines().count(), 1, "{complaint}");
+        let expected = format!("informant-host: no daemon answers at {}{why}", socket.display());
+        assert!(complaint.starts_with(&expected), "{complaint}");
+        assert!(complaint.contains("; reading the folders, last written "), "{complaint}");
+    }
 }
 
 #[test]
@@ -130,7 +135,7 @@ fn show_prints_the_report_or_the_document_as_it_is() {
     let dir = folders(&[written.clone()]);
     let (code, out, complaint) = run(dir.path(), &["show", "web-1"]);
     assert_eq!(code, Some(0));
-    assert!(out.starts_with("web-1  ready\n") && out.contains(r#"calls itself "evil\u{9b}2J""#), "{out}");
+    assert!(out.starts_with("web-1  stale, was ready") && out.contains(r#"calls itself "evil\u{9b}2J""#), "{out}");
     assert!(complaint.contains("reading the folders"), "{complaint}");
     let (_, out, _) = run(dir.path(), &["show", "web-1", "--json"]);
     assert!(!out.contains('\u{9b}'), "{out}");
@@ -209,6 +214,7 @@ fn watch_that_is_interrupted_while_nobody_reads_it_ends() {
 #[test]
 fn watch_on_a_terminal_draws_the_table_and_gives_the_terminal_back() {
     let dir = folders(&[status("web-1", 1)]);
+    let _lock = lock::acquire(dir.path()).unwrap();
     let terminal = openpty(None, None).unwrap();
     let child = command(dir.path(), &["watch"])
         .env("TERM", "xterm")

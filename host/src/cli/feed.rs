@@ -109,7 +109,7 @@ impl Feed {
     }
 
     fn read_folders(&self, why: Result<ClientError, CommandError>) -> Update {
-        match why.and_then(|why| Reading::of_folders(&self.dir, why)) {
+        match why.and_then(|why| Reading::of_folders(&self.dir, why.with_lock(&self.dir))) {
             Ok(reading) => Update::Folders(reading),
             Err(error) => Update::Failed(error),
         }

@@ -100,7 +100,8 @@ fn a_socket_is_where_and_as_it_should_be() {
     let hybrid = format!("uds = '@/{long}/v.sock'\nsocket_mode = '0600'");
     let mut daemon =
         Daemon::start(&[("long", &hybrid), ("taken", "unix = '@/file'"), ("stale", "unix = '@/stale.sock'")]);
-    let status = daemon.wait_status("long", "waiting", |status| status["link"]["state"] == "waiting");
+    let status = daemon.wait_status("long", "waiting", |status| status["link"]["detail"].is_string());
+    assert_eq!(status["link"]["state"], "waiting");
     assert!(status["link"]["detail"].as_str().unwrap().starts_with("waits for the directory of "));
     fs::create_dir(daemon.run().join(&long)).unwrap();
     daemon.wait_status("long", "listening", |status| status["link"]["state"] == "listening");
