@@ -68,6 +68,8 @@ pub struct Cgroups {
     stat: Slot,
     /// Cgroups below the uppermost and dead descriptors, when all were last visited.
     walked: Option<(Option<usize>, u64)>,
+    /// Passes without a visit since.
+    unwalked: u8,
     tick: usize,
     walk: walk::Buffers,
 }
@@ -85,6 +87,7 @@ impl Cgroups {
             skipped: 0,
             stat: Slot::Empty,
             walked: None,
+            unwalked: 0,
             tick: 0,
             walk: walk::Buffers::default(),
         }

@@ -28,17 +28,22 @@ pub(super) fn join<'a>(buffer: &'a mut Vec<u8>, base: &[u8], path: &[u8]) -> &'a
     buffer
 }
 
+/// Passes in a row that are spared: every tenth sample looks in any case.
+const UNWALKED: u8 = 1;
+
 impl Cgroups {
     /// Finds newcomers, and who is gone. While the kernel counts as many cgroups as before and no file of a known one
-    /// died, these are the same: only one that takes the place of a cgroup that is not reported waits for the next
-    /// [`Look`].
+    /// died, these are most likely the same: only one that takes the place of a cgroup that is not reported waits for
+    /// the next turn.
     pub(super) fn rewalk(&mut self, cx: &mut Context<'_>) {
         let below = descendants(self, cx.files);
         let now = Some((below, cx.files.died()));
-        if cx.files.look == Look::Kept && below.is_some() && self.walked == now {
+        let is_likely_same = cx.files.look == Look::Kept && below.is_some() && self.walked == now;
+        if is_likely_same && self.unwalked < UNWALKED {
+            self.unwalked += 1;
             return;
         }
-        self.walked = now;
+        (self.walked, self.unwalked) = (now, 0);
         self.groups.begin();
         let mut missing = 0;
         if self.base.is_some() {
