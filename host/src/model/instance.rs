@@ -205,6 +205,8 @@ pub struct Instance {
     last_sample: Option<(Nonce, u64)>,
     /// When the newest sample came.
     pub sampled: Option<Now>,
+    /// Since when the data has been fresh, if it is.
+    fresh_since: Now,
     /// Host time between the arrivals of the two newest samples of one session.
     arrival_us: Option<u64>,
     /// When the newest bytes came.
@@ -485,6 +487,9 @@ impl Instance {
         let nonce = self.speaker.as_ref().map(|speaker| speaker.facts.nonce);
         let after = self.last_sample.filter(|(of, _)| Some(*of) == nonce).map(|(_, sequence)| sequence);
         let taken = self.series.take(sample, self.first_sample, after)?;
+        if self.data(now).0 != Data::Fresh {
+            self.fresh_since = now;
+        }
         self.arrival_us = self.sampled.filter(|_| !self.first_sample).map(|before| now.since_us(before));
         self.first_sample = false;
         self.counters.samples += 1;
@@ -634,7 +639,7 @@ impl Instance {
         let Some(sampled) = self.sampled else { return (Data::None, Now::default()) };
         let fresh_us = self.fresh_us();
         if now.since_us(sampled) <= fresh_us {
-            return (Data::Fresh, sampled);
+            return (Data::Fresh, self.fresh_since);
         }
         let since = Now { mono_us: sampled.mono_us + fresh_us, wall_ms: sampled.wall_ms + fresh_us / 1000 };
         (Data::Stale, since)

@@ -265,3 +265,11 @@ fn an_event_for_which_there_is_no_room_comes_again_on_another_session() {
     instance.store_again(budget, at(2));
     assert_eq!(orders(&mut instance), vec![(1, Order::End(ByeReason::STOPPING))]);
 }
+
+#[test]
+fn fresh_data_says_since_when_it_has_been_fresh() {
+    let mut instance = Instance::default();
+    agent(&mut instance, 1, Standing::Unproven);
+    samples(&mut instance, 1, &[(1, 10), (2, 11), (3, 12), (60, 69), (61, 70)]);
+    assert_eq!(instance.data(at(71)), (Data::Fresh, at(69)), "since the first sample after the gap");
+}
