@@ -18,12 +18,9 @@ const TOP_LEVEL: &[&str] = &[
     "LICENSE-APACHE",
     "LICENSE-MIT",
     "README.md",
-    "clippy.toml",
-    "deny.toml",
     "guest",
     "host",
     "images",
-    "rustfmt.toml",
     "wire",
     "xtask",
 ];
