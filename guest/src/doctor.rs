@@ -6,13 +6,12 @@
 
 mod kernel;
 mod process;
+mod reading;
 
-use crate::collect::{Config, OwnFigures, Sensors};
 use crate::kfile::Files;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
 
 /// Writes one finding a line. True when none of them is a failure.
 pub fn run(root: &Path, out: &mut impl Write) -> io::Result<bool> {
@@ -22,17 +21,19 @@ pub fn run(root: &Path, out: &mut impl Write) -> io::Result<bool> {
         findings
             .fail(format_args!("{}: no such directory", root.display()), "give --root a directory with proc and sys");
     } else {
-        kernel::sources(&mut files, &mut findings);
+        let reading = reading::Reading::new(root);
+        reading.sources(&mut files, &mut findings);
         kernel::vsock(&mut files, &mut findings);
-        kernel::cgroups(&mut files, &mut findings);
-        kernel::pressure(&mut files, &mut findings);
+        kernel::cgroups(&mut files, &reading, &mut findings);
+        kernel::pressure(&mut files, &reading, &mut findings);
         kernel::hotplug(&mut files, &mut findings);
         kernel::clock(&mut files, &mut findings);
         if files.is_live() {
             process::privileges(&mut files, &mut findings);
         }
         process::state_directory(&files, &mut findings);
-        series(root, &mut findings);
+        reading.faults(&files, &mut findings);
+        reading.series(&mut findings);
     }
     let failed = findings.failed;
     match findings.error {
@@ -70,6 +71,11 @@ impl Findings<'_> {
         self.line("fail", what, what_to_do);
     }
 
+    /// As [`Self::fail`] where it is needed, else as [`Self::warn`].
+    fn lack(&mut self, is_needed: bool, what: fmt::Arguments<'_>, what_to_do: &str) {
+        if is_needed { self.fail(what, what_to_do) } else { self.warn(what, what_to_do) }
+    }
+
     fn line(&mut self, grade: &str, what: fmt::Arguments<'_>, what_to_do: &str) {
         if self.error.is_none() {
             let separator = if what_to_do.is_empty() { "" } else { "; " };
@@ -78,29 +84,13 @@ impl Findings<'_> {
     }
 }
 
-/// The outcome: what `sample` and `run` will report.
-fn series(root: &Path, findings: &mut Findings<'_>) {
-    let mut sensors = Sensors::new(&Config { root: root.to_owned(), cgroup: None, all_fresh: true });
-    for _ in 0..3 {
-        sensors.sample(&OwnFigures::default());
-        sensors.settle(Duration::from_millis(200));
-        sensors.reschema();
-    }
-    let (series, subjects, dropped) = (sensors.series(), sensors.subjects().count(), sensors.series_dropped());
-    if dropped > 0 {
-        findings.warn(
-            format_args!("{series} series of {subjects} subjects, {dropped} more are over the limit and cut"),
-            "have fewer cgroups, mounts or interfaces, or watch one cgroup with --cgroup",
-        );
-    } else {
-        findings.ok(format_args!("{series} series of {subjects} subjects"));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use nix::sys::stat::Mode;
+    use nix::unistd::{Uid, geteuid, setfsuid};
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
 
     fn put(root: &Path, path: &str, content: &str) {
         let path = root.join(path);
@@ -121,8 +111,16 @@ mod tests {
     fn good_image() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
-        for file in ["stat", "meminfo", "vmstat", "loadavg", "uptime", "diskstats", "net/dev"] {
-            put(root, &format!("proc/{file}"), "x\n");
+        for (file, content) in [
+            ("stat", "cpu  1 1 1 1\ncpu0 1 1 1 1\n"),
+            ("meminfo", "MemTotal: 1000 kB\n"),
+            ("vmstat", "pgfault 1\n"),
+            ("loadavg", "0.10 0.20 0.30 1/1 1\n"),
+            ("uptime", "10.00 9.00\n"),
+            ("diskstats", ""),
+            ("net/dev", "    lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n"),
+        ] {
+            put(root, &format!("proc/{file}"), content);
         }
         put(root, "proc/self/mountinfo", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
         for file in ["cpu", "io", "memory"] {
@@ -192,5 +190,67 @@ mod tests {
         let (_, text) = findings(root);
         assert!(line(&text, "plugged memory").contains("memhp_default_state=online_movable"), "{text}");
         assert!(line(&text, "jiffies").starts_with("warn: "), "{text}");
+    }
+
+    /// Puts something else in a file's place.
+    fn replace(root: &Path, path: &str, make: impl FnOnce(&Path)) {
+        let path = root.join(path);
+        fs::remove_file(&path).unwrap();
+        make(&path);
+    }
+
+    fn pipe(path: &Path) {
+        nix::unistd::mkfifo(path, Mode::S_IRUSR).unwrap();
+    }
+
+    #[test]
+    fn what_is_there_and_is_no_file_of_the_kernel_is_named_with_what_it_costs() {
+        let dir = good_image();
+        let root = dir.path();
+        replace(root, "proc/stat", pipe);
+        replace(root, "proc/pressure/cpu", |path| fs::create_dir(path).unwrap());
+        put(root, "proc/pressure/io", "");
+        replace(root, "proc/diskstats", |path| std::os::unix::fs::symlink("diskstats", path).unwrap());
+        put(root, "proc/loadavg", "\0\0\0\0");
+        let (fine, text) = findings(root);
+        assert!(!fine, "{text}");
+        for (word, expected) in [
+            ("/proc/stat", "fail: /proc/stat: it is a pipe or a terminal, not a file: no CPU times; "),
+            ("/proc/pressure/cpu", "warn: /proc/pressure/cpu: Is a directory: no pressure on CPUs; "),
+            ("/proc/pressure/io", "warn: /proc/pressure/io is empty: no pressure on disks; "),
+            ("/proc/diskstats", "warn: /proc/diskstats: Too many symbolic links encountered: no disks; "),
+            ("/proc/loadavg", "warn: /proc/loadavg is not as the kernel prints it: no load averages; "),
+        ] {
+            assert!(line(&text, word).starts_with(expected), "{text}");
+        }
+        assert!(!text.contains("information is on") && !text.contains("has every file"), "{text}");
+        assert_eq!(text.lines().filter(|line| !line.starts_with("ok: ")).count(), 5, "{text}");
+    }
+
+    #[test]
+    fn what_this_user_may_not_read_is_named_and_files_of_cgroups_share_a_line() {
+        let dir = good_image();
+        let root = dir.path();
+        for (i, file) in ["memory.current", "memory.max", "cpu.stat"].into_iter().enumerate() {
+            put(root, &format!("sys/fs/cgroup/g{i}/{file}"), "usage_usec 1\n");
+        }
+        put(root, "sys/fs/cgroup/g3/pids.current", "many\n");
+        let close = |path: &str, mode| fs::set_permissions(root.join(path), Permissions::from_mode(mode)).unwrap();
+        close("", 0o755);
+        close("proc/meminfo", 0);
+        close("proc/loadavg", 0);
+        for path in ["g0/memory.current", "g1/memory.max", "g2/cpu.stat"] {
+            close(&format!("sys/fs/cgroup/{path}"), 0);
+        }
+        // Of this thread alone: root may read everything.
+        setfsuid(Uid::from_raw(65_534));
+        let (fine, text) = findings(root);
+        setfsuid(geteuid());
+        assert!(!fine, "{text}");
+        assert!(line(&text, "meminfo").starts_with("fail: /proc/meminfo: Permission denied: no memory; "), "{text}");
+        assert!(line(&text, "loadavg").starts_with("warn: /proc/loadavg: Permission denied: no load averages; "));
+        let shared = "warn: /sys/fs/cgroup/g0/memory.current and 2 more: Permission denied: some figures of cgroups";
+        assert!(line(&text, "and 2 more").starts_with(shared), "{text}");
+        assert!(line(&text, "pids.current").contains("not as the kernel prints it"), "{text}");
     }
 }

@@ -4,22 +4,23 @@
 //! does not. See `proc(5)` and Documentation/filesystems/seq_file.rst: a short read is not the end of a file.
 
 mod directory;
+mod fault;
 mod root;
+mod whole;
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::sys::stat::{FileStat, fstat};
-use nix::sys::uio::pread;
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::{FileStat, Mode, fstat};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 pub use directory::{Directory, Entry, each_entry};
+pub use fault::Fault;
 pub use root::Root;
+use whole::read_whole;
 
 /// The shared buffer begins with this many bytes: more than all but a few kernel files have.
 const BUFFER_START: usize = 16 * 1024;
-/// A longer file is an error: nothing the kernel prints for an ordinary VM comes near it.
-const BUFFER_MAX: usize = 4 * 1024 * 1024;
 /// After this many reads in which the buffer was more than twice as long as any of them needed, it shrinks.
 const SHRINK_AFTER: u32 = 1024;
 
@@ -121,6 +122,9 @@ pub struct Files {
     reads: u32,
     errors: u64,
     died: u64,
+    faults: fault::Log,
+    /// Reused memory for a path.
+    path: Vec<u8>,
     /// Whether this pass reads what changes slowly.
     pub recheck: bool,
     /// What this pass looks up.
@@ -138,6 +142,8 @@ impl Files {
             reads: 0,
             errors: 0,
             died: 0,
+            faults: fault::Log::default(),
+            path: Vec::new(),
             recheck: true,
             look: Look::All,
         }
@@ -162,6 +168,17 @@ impl Files {
         self.died
     }
 
+    /// From now on keeps which files could not be read, and why.
+    pub fn keep_faults(&mut self) {
+        self.faults.keep();
+    }
+
+    /// Those that are kept, by path; see [`Self::keep_faults`].
+    #[must_use]
+    pub fn take_faults(&mut self) -> Vec<Fault> {
+        self.faults.take()
+    }
+
     /// Counts a file that was read but had nothing in it that was understood.
     pub const fn count_error(&mut self) {
         self.errors += 1;
@@ -173,7 +190,7 @@ impl Files {
         match self.try_read(kept) {
             Ok(length) => self.buffer.get(..length),
             Err(error) => {
-                self.note(error);
+                self.note(None, &kept.path, error);
                 None
             }
         }
@@ -193,7 +210,7 @@ impl Files {
         }
         for _ in 0..2 {
             if kept.file.is_none() {
-                match self.root.open(None, &kept.path, READ) {
+                match self.root.open(&kept.path, READ) {
                     Ok(file) => {
                         kept.identity = fstat(&file).map_or((0, 0), |stat| identity(&stat));
                         kept.file = Some(file);
@@ -233,9 +250,9 @@ impl Files {
     }
 
     /// All of a file that is not kept open. `path`: below `directory`, or below the root where that is `None`.
-    pub fn read_once(&mut self, directory: Option<BorrowedFd<'_>>, path: &[u8]) -> Option<&[u8]> {
-        let length = self.root.open(directory, path, READ).and_then(|file| read_whole(file.as_fd(), &mut self.buffer));
-        self.outcome(length)
+    pub fn read_once(&mut self, directory: Option<&Directory<'_>>, path: &[u8]) -> Option<&[u8]> {
+        let length = self.open(directory, path).and_then(|file| read_whole(file.as_fd(), &mut self.buffer));
+        self.outcome(length, directory, path)
     }
 
     /// As [`Self::read_once`], through a descriptor that stays in `slot` where `keep` allows it. Only on a live root:
@@ -248,20 +265,37 @@ impl Files {
         path: &[u8],
     ) -> Option<&[u8]> {
         let length = self.try_read_kept(slot, keep, directory, path);
-        self.outcome(length)
+        self.outcome(length, directory, path)
     }
 
-    fn outcome(&mut self, length: Result<usize, Errno>) -> Option<&[u8]> {
+    fn outcome(
+        &mut self,
+        length: Result<usize, Errno>,
+        directory: Option<&Directory<'_>>,
+        path: &[u8],
+    ) -> Option<&[u8]> {
         match length {
             Ok(length) => {
                 self.account(length);
                 self.buffer.get(..length)
             }
             Err(error) => {
-                self.note(error);
+                self.note(directory, path, error);
                 None
             }
         }
+    }
+
+    fn open(&mut self, directory: Option<&Directory<'_>>, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let Some(directory) = directory else { return self.root.open(path, READ) };
+        if !self.root.is_contained() {
+            return openat(directory.open(self)?, path, READ, Mode::empty());
+        }
+        self.path.clear();
+        self.path.extend_from_slice(directory.path());
+        self.path.push(b'/');
+        self.path.extend_from_slice(path);
+        self.root.open(&self.path, READ)
     }
 
     fn try_read_kept(
@@ -271,10 +305,6 @@ impl Files {
         directory: Option<&Directory<'_>>,
         path: &[u8],
     ) -> Result<usize, Errno> {
-        let open = |files: &Self| {
-            let directory = directory.map(|directory| directory.open(files)).transpose()?;
-            files.root.open(directory, path, READ)
-        };
         if self.look == Look::All || !self.is_live() {
             slot.expect();
         }
@@ -295,7 +325,7 @@ impl Files {
         if matches!(slot, Slot::Missing) {
             return Err(Errno::ENOENT);
         }
-        let file = open(self).inspect_err(|error| {
+        let file = self.open(directory, path).inspect_err(|error| {
             if !is_passing(*error) {
                 *slot = Slot::Missing;
             }
@@ -309,12 +339,17 @@ impl Files {
 
     /// Opens a directory below the root; the empty path is the root itself.
     pub fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
-        self.root.open(None, path, DIRECTORY)
+        self.root.open(path, DIRECTORY).inspect_err(|error| self.faults.note(None, path, *error))
     }
 
     /// What a path below the root leads to.
     pub fn stat(&self, path: &[u8]) -> Result<FileStat, Errno> {
-        self.root.stat(path)
+        self.root.stat(path).inspect_err(|error| self.faults.note(None, path, *error))
+    }
+
+    /// As [`Self::stat`], of a symbolic link itself.
+    pub fn stat_link(&self, path: &[u8]) -> Result<FileStat, Errno> {
+        self.root.stat_link(path).inspect_err(|error| self.faults.note(None, path, *error))
     }
 
     /// As [`Self::stat`] of a directory that is not replaced while the kernel runs, through a descriptor that stays in
@@ -336,7 +371,8 @@ impl Files {
 
     /// A missing file is a state, not an error; so is a removed cgroup, a child cgroup with a file's name, pressure
     /// that is switched off, and an interface without a link.
-    fn note(&mut self, error: Errno) {
+    fn note(&mut self, directory: Option<&Directory<'_>>, path: &[u8], error: Errno) {
+        self.faults.note(directory, path, error);
         if !matches!(
             error,
             Errno::ENOENT
@@ -372,24 +408,4 @@ fn identity(stat: &FileStat) -> (u64, u64) {
 /// What an open may say of a file that is there: it is tried again with the next reading.
 const fn is_passing(error: Errno) -> bool {
     matches!(error, Errno::EINTR | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM)
-}
-
-/// Reads from offset 0 until a read gives nothing.
-fn read_whole(file: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
-    let mut length = 0;
-    loop {
-        if length == buffer.len() {
-            if buffer.len() >= BUFFER_MAX {
-                return Err(Errno::EFBIG);
-            }
-            buffer.resize(buffer.len() * 2, 0);
-        }
-        let offset = i64::try_from(length).map_err(|_| Errno::EFBIG)?;
-        match pread(file, buffer.get_mut(length..).unwrap_or_default(), offset) {
-            Ok(0) => return Ok(length),
-            Ok(more) => length += more,
-            Err(Errno::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
 }

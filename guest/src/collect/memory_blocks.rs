@@ -6,10 +6,10 @@
 //! several samples.
 
 use super::Context;
-use crate::kfile::{KFile, Slot, each_entry};
+use crate::kfile::{Directory, KFile, Slot, each_entry};
 use crate::parse::{hexadecimal, number, trim};
 use informant_wire::metric::id;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 
 const DIRECTORY: &[u8] = b"sys/devices/system/memory";
 /// Blocks read in one sample.
@@ -76,8 +76,9 @@ impl MemoryBlocks {
             (self.before, self.left_out) = (now, 0);
             self.list(cx);
         }
-        if let Ok(directory) = cx.files.open_directory(DIRECTORY) {
-            self.read(cx, directory.as_fd(), all);
+        let directory = Directory::new(DIRECTORY);
+        if directory.open(cx.files).is_ok() {
+            self.read(cx, &directory, all);
         } else {
             self.blocks.clear();
             self.done = 0;
@@ -91,7 +92,7 @@ impl MemoryBlocks {
         self.found = [size, bytes(self.online), bytes(self.offline)];
     }
 
-    fn read(&mut self, cx: &mut Context<'_>, directory: BorrowedFd<'_>, all: bool) {
+    fn read(&mut self, cx: &mut Context<'_>, directory: &Directory<'_>, all: bool) {
         let end = if all { self.blocks.len() } else { self.blocks.len().min(self.done + PER_SAMPLE) };
         for block in self.blocks.get(self.done..end).unwrap_or_default() {
             match cx.files.read_once(Some(directory), state_path(*block).as_bytes()).map(trim) {

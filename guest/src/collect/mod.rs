@@ -25,7 +25,7 @@ pub mod row;
 pub mod stat;
 pub mod vmstat;
 
-use crate::kfile::{Files, Look};
+use crate::kfile::{Fault, Files, Look};
 use event::Events;
 use informant_wire::event::EventKind;
 use informant_wire::metric::{SubjectKind, id};
@@ -267,6 +267,17 @@ impl Sensors {
         place(&mut layout);
         layout.finish(&mut self.events);
         self.is_relaid = true;
+    }
+
+    /// From now on keeps which files could not be read, for [`Self::take_faults`].
+    pub fn keep_faults(&mut self) {
+        self.files.keep_faults();
+    }
+
+    /// The files that were there and could not be read, in the order of their paths.
+    #[must_use]
+    pub fn take_faults(&mut self) -> Vec<Fault> {
+        self.files.take_faults()
     }
 
     /// The watched cgroup, when the last sample did not find it.

@@ -52,7 +52,7 @@ pub fn statvfs(root: &Path) -> Ask {
     }
     Arc::new(move |path: &Path| {
         let below = path.strip_prefix(root.path()).map_err(|_| Errno::ENOENT)?;
-        let place = root.open(None, below.as_os_str().as_bytes(), OFlag::O_PATH | OFlag::O_CLOEXEC)?;
+        let place = root.open(below.as_os_str().as_bytes(), OFlag::O_PATH | OFlag::O_CLOEXEC)?;
         space(|| fstatvfs(&place))
     })
 }

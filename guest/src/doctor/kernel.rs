@@ -1,22 +1,13 @@
 //! Findings about the kernel: its files, its devices, how it was built and booted.
 
 use super::Findings;
+use super::reading::{PRESSURE, Reading, State};
 use crate::collect::mountinfo::{Mount, unescape};
 use crate::kfile::{Files, KFile, each_entry};
 use crate::parse::{fields, lines, trim};
 use nix::errno::Errno;
 use std::os::fd::AsFd;
 
-/// Files that the collectors read, what is lost without them, and whether the agent is of any use then.
-const SOURCES: [(&str, &str, bool); 7] = [
-    ("proc/stat", "CPU times", true),
-    ("proc/meminfo", "memory", true),
-    ("proc/loadavg", "load averages", false),
-    ("proc/vmstat", "paging and OOM kills", false),
-    ("proc/diskstats", "disks", false),
-    ("proc/net/dev", "network interfaces", false),
-    ("proc/self/mountinfo", "file systems and the place of cgroups", false),
-];
 /// virtio device id 19, as `/sys/bus/virtio/devices/*/device` prints it.
 const VIRTIO_VSOCK: &[u8] = b"0x0013";
 /// Controllers whose files the agent reads.
@@ -24,32 +15,6 @@ const CONTROLLERS: [&str; 4] = ["memory", "cpu", "io", "pids"];
 
 fn exists(files: &Files, path: &str) -> bool {
     files.stat(path.as_bytes()).is_ok()
-}
-
-/// `/proc` and `/sys` themselves.
-pub(super) fn sources(files: &mut Files, findings: &mut Findings<'_>) {
-    let mut missing = 0;
-    for (path, what, is_needed) in SOURCES {
-        if exists(files, path) {
-            continue;
-        }
-        missing += 1;
-        if is_needed {
-            findings.fail(format_args!("no /{path}: no {what}"), "mount -t proc proc /proc before the agent starts");
-        } else {
-            findings
-                .warn(format_args!("no /{path}: no {what}"), "mount -t proc proc /proc, or build it into the kernel");
-        }
-    }
-    if missing == 0 {
-        findings.ok(format_args!("/proc has every file that is read"));
-    }
-    if !exists(files, "sys/devices") && !exists(files, "sys/class") {
-        findings.warn(
-            format_args!("no /sys: no disk sizes, interface states, CPU lists or memory blocks"),
-            "mount -t sysfs sysfs /sys",
-        );
-    }
 }
 
 /// The way to the host.
@@ -90,9 +55,14 @@ pub(super) fn vsock(files: &mut Files, findings: &mut Findings<'_>) {
     }
 }
 
-/// Version, place and controllers of cgroups.
-pub(super) fn cgroups(files: &mut Files, findings: &mut Findings<'_>) {
-    let table = files.read_once(None, b"proc/self/mountinfo").unwrap_or_default();
+/// Version, place and controllers of cgroups, and their files.
+pub(super) fn cgroups(files: &mut Files, reading: &Reading, findings: &mut Findings<'_>) {
+    let table = match files.try_read(&mut KFile::new(b"proc/self/mountinfo")) {
+        Ok(length) => files.bytes(length),
+        Err(Errno::ENOENT | Errno::ENOTDIR) => &[],
+        // That has its finding.
+        Err(_) => return,
+    };
     let mounts = || lines(table).filter_map(Mount::parse);
     let has_v1 = mounts().any(|mount| mount.fstype == b"cgroup");
     let Some(place) =
@@ -120,13 +90,19 @@ pub(super) fn cgroups(files: &mut Files, findings: &mut Findings<'_>) {
     } else {
         findings.ok(format_args!("cgroup v2 at {shown}"));
     }
-    let read = |files: &mut Files, name: &str| -> Vec<Vec<u8>> {
-        let mut path = place.strip_prefix(b"/").unwrap_or(&place).to_vec();
-        path.extend_from_slice(name.as_bytes());
-        files.read_once(None, &path).map(|bytes| fields(bytes).map(<[u8]>::to_vec).collect()).unwrap_or_default()
+    let place = place.strip_prefix(b"/").unwrap_or(&place);
+    reading.cgroups(files, place, findings);
+    // One that can not be read has its finding.
+    let read = |files: &mut Files, name: &str| match files.try_read(&mut KFile::new(&[place, name.as_bytes()].concat()))
+    {
+        Ok(length) => Some(fields(files.bytes(length)).map(<[u8]>::to_vec).collect()),
+        Err(Errno::ENOENT) => Some(Vec::new()),
+        Err(_) => None,
     };
-    let there = read(files, "/cgroup.controllers");
-    let given_on = read(files, "/cgroup.subtree_control");
+    let (Some(there), Some(given_on)) = (read(files, "/cgroup.controllers"), read(files, "/cgroup.subtree_control"))
+    else {
+        return;
+    };
     let lacks = |has: &[Vec<u8>]| -> Vec<&str> {
         CONTROLLERS.into_iter().filter(|name| !has.iter().any(|field| field == name.as_bytes())).collect()
     };
@@ -151,33 +127,45 @@ pub(super) fn cgroups(files: &mut Files, findings: &mut Findings<'_>) {
 }
 
 /// Pressure stall information.
-pub(super) fn pressure(files: &mut Files, findings: &mut Findings<'_>) {
-    match files.try_read(&mut KFile::new(b"proc/pressure/memory")) {
-        Ok(_) => findings.ok(format_args!("pressure stall information is on")),
-        Err(Errno::EOPNOTSUPP) => findings.warn(
+pub(super) fn pressure(files: &mut Files, reading: &Reading, findings: &mut Findings<'_>) {
+    let states = PRESSURE.map(|source| (source, reading.check(files, source, findings)));
+    let all = |wanted| states.iter().all(|(_, state)| *state == wanted);
+    if all(State::Good) {
+        findings.ok(format_args!("pressure stall information is on"));
+    } else if all(State::Off) {
+        findings.warn(
             format_args!("pressure stall information is built in but off: no pressure"),
             "boot with psi=1, or build the kernel without CONFIG_PSI_DEFAULT_DISABLED",
-        ),
-        Err(Errno::ENOENT | Errno::ENOTDIR) => findings.warn(
+        );
+    } else if all(State::Missing) {
+        findings.warn(
             format_args!("no /proc/pressure: no pressure stall information"),
             "build the kernel with CONFIG_PSI=y",
-        ),
-        Err(error) => findings.warn(
-            format_args!("/proc/pressure/memory: {}", error.desc()),
-            "run the agent as root, and let nothing mask /proc/pressure",
-        ),
+        );
+    } else {
+        for (source, _) in states.iter().filter(|(_, state)| matches!(state, State::Missing | State::Off)) {
+            findings.warn(
+                format_args!("no /{}: no {}", source.path, source.what),
+                "let nothing mask /proc/pressure, and copy all of it into a tree",
+            );
+        }
     }
 }
 
 /// Memory that is plugged while the VM runs.
 pub(super) fn hotplug(files: &mut Files, findings: &mut Findings<'_>) {
-    match files.read_once(None, b"sys/devices/system/memory/auto_online_blocks").map(trim) {
-        Some(b"offline") => findings.note(
+    let mode = files.try_read(&mut KFile::new(b"sys/devices/system/memory/auto_online_blocks"));
+    match mode.map(|length| trim(files.bytes(length))) {
+        Ok(b"offline") => findings.note(
             format_args!("plugged memory stays offline until somebody onlines it"),
             "boot with memhp_default_state=online_movable",
         ),
-        Some(_) => findings.ok(format_args!("plugged memory comes online by itself")),
-        None => findings.note(
+        Ok(_) => findings.ok(format_args!("plugged memory comes online by itself")),
+        Err(Errno::EACCES | Errno::EPERM) => findings.note(
+            format_args!("auto_online_blocks of memory can not be read: it may not come online when it is plugged"),
+            "run doctor as root",
+        ),
+        Err(_) => findings.note(
             format_args!("no memory hot-plug: the VM's memory can not grow while it runs"),
             "build the kernel with CONFIG_MEMORY_HOTPLUG=y and CONFIG_VIRTIO_MEM",
         ),

@@ -17,13 +17,20 @@ pub struct Directory<'a> {
 }
 
 impl<'a> Directory<'a> {
-    /// `path`: as of [`KFile::new`].
+    /// `path`: as of [`super::KFile::new`].
     #[must_use]
     pub const fn new(path: &'a [u8]) -> Self {
         Self { path, opened: OnceCell::new() }
     }
 
-    pub(super) fn open(&self, files: &Files) -> Result<BorrowedFd<'_>, Errno> {
+    /// Where it is.
+    #[must_use]
+    pub const fn path(&self) -> &'a [u8] {
+        self.path
+    }
+
+    /// Its descriptor, opened with the first call.
+    pub fn open(&self, files: &Files) -> Result<BorrowedFd<'_>, Errno> {
         self.opened.get_or_init(|| files.open_directory(self.path)).as_ref().map(AsFd::as_fd).map_err(|error| *error)
     }
 }
@@ -35,7 +42,8 @@ pub struct Entry<'a> {
     pub name: &'a [u8],
     /// Its inode, as the directory tells it.
     pub inode: u64,
-    /// `None` where the file system does not tell: ask with [`Files::stat`].
+    /// A symbolic link is none, wherever it leads. `None` where the file system does not tell: ask with
+    /// [`Files::stat_link`].
     pub is_directory: Option<bool>,
 }
 
@@ -50,7 +58,7 @@ pub fn each_entry(directory: BorrowedFd<'_>, mut found: impl FnMut(Entry<'_>) ->
             continue;
         }
         let is_directory = match entry.file_type() {
-            rustix::fs::FileType::Unknown | rustix::fs::FileType::Symlink => None,
+            rustix::fs::FileType::Unknown => None,
             kind => Some(kind == rustix::fs::FileType::Directory),
         };
         if !found(Entry { name, inode: entry.ino(), is_directory }) {

@@ -47,24 +47,38 @@ impl Root {
         &self.path
     }
 
-    /// Opens what `path` leads to: below `directory`, which then is the root of this look-up, or below the root. The
-    /// empty path is the root itself.
-    pub fn open(&self, directory: Option<BorrowedFd<'_>>, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
-        let at = match directory {
-            Some(directory) => directory,
-            None => self.directory.as_ref().ok_or(Errno::ENOENT)?.as_fd(),
-        };
+    /// Whether look-ups end inside by themselves. Then they begin at the root: below another directory, a `..` of a
+    /// link would end at that.
+    #[must_use]
+    pub const fn is_contained(&self) -> bool {
+        self.is_contained
+    }
+
+    /// Opens what `path` leads to below the root. The empty path is the root itself.
+    pub fn open(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
+        let root = self.directory.as_ref().ok_or(Errno::ENOENT)?.as_fd();
         let path = if path.is_empty() { b"." } else { path };
-        if self.is_contained { open_inside(at, path, flags) } else { openat(at, path, flags, Mode::empty()) }
+        if self.is_contained { open_inside(root, path, flags) } else { openat(root, path, flags, Mode::empty()) }
     }
 
     /// What a path below the root leads to.
     pub fn stat(&self, path: &[u8]) -> Result<FileStat, Errno> {
+        self.stat_as(path, true)
+    }
+
+    /// As [`Self::stat`], of a symbolic link itself.
+    pub fn stat_link(&self, path: &[u8]) -> Result<FileStat, Errno> {
+        self.stat_as(path, false)
+    }
+
+    fn stat_as(&self, path: &[u8], follow: bool) -> Result<FileStat, Errno> {
         if self.is_contained {
-            return fstat(self.open(None, path, OFlag::O_PATH | OFlag::O_CLOEXEC)?);
+            let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+            return fstat(self.open(path, if follow { flags } else { flags | OFlag::O_NOFOLLOW })?);
         }
         let root = self.directory.as_ref().ok_or(Errno::ENOENT)?;
-        fstatat(root, if path.is_empty() { &b"."[..] } else { path }, AtFlags::empty())
+        let flags = if follow { AtFlags::empty() } else { AtFlags::AT_SYMLINK_NOFOLLOW };
+        fstatat(root, if path.is_empty() { &b"."[..] } else { path }, flags)
     }
 }
 

@@ -168,6 +168,18 @@ fn names_of_cgroups() {
 }
 
 #[test]
+fn a_symbolic_link_is_no_cgroup() {
+    let tree = cgroups(&[("a/memory.current", "5\n"), ("b/memory.current", "6\n")]);
+    tree.link("sys/fs/cgroup/loop", ".").link("sys/fs/cgroup/a/up", "../b");
+    let line = tree.sample();
+    assert_eq!(
+        line.starting("container_memory_usage_bytes"),
+        ["container_memory_usage_bytes{id=/a}", "container_memory_usage_bytes{id=/b}"]
+    );
+    assert_eq!(line.get("informant_agent_cgroups_skipped"), Some(0.0));
+}
+
+#[test]
 fn long_paths_stay_distinct() {
     let tree = cgroups(&[]);
     let (a, b) = ("x".repeat(200), "y".repeat(200));

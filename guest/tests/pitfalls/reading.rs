@@ -113,6 +113,25 @@ fn no_link_leads_out_of_the_root() {
 }
 
 #[test]
+fn a_link_that_climbs_leads_to_the_same_file_whichever_way_it_is_read() {
+    let tree = Tree::with(&[
+        ("sys/fs/cgroup/cgroup.controllers", "memory\n"),
+        ("sys/devices/system/memory/block_size_bytes", "8000000\n"),
+        ("store/current", "11\n"),
+        ("store/max", "22\n"),
+        ("store/state", "online\n"),
+    ]);
+    tree.link("sys/fs/cgroup/a/memory.current", "../../../../store/current");
+    tree.link("sys/fs/cgroup/a/memory.max", "../../../../store/max");
+    tree.link("sys/devices/system/memory/memory0/state", "../../../../../store/state");
+    tree.sample().check(&[
+        ("container_memory_usage_bytes{id=/a}", Some(11.0)),
+        ("container_spec_memory_limit_bytes{id=/a}", Some(22.0)),
+        ("informant_memory_online_bytes", Some(134_217_728.0)),
+    ]);
+}
+
+#[test]
 fn no_mount_point_lies_outside_the_root() {
     let outside = Tree::with(&[("cgroup.controllers", "memory\n"), ("cg/memory.current", "4096\n")]);
     let up = climbing(outside.path());

@@ -184,7 +184,7 @@ impl Visit<'_> {
             }
             let is_directory = entry
                 .is_directory
-                .unwrap_or_else(|| files.stat(path).is_ok_and(|stat| stat.st_mode & 0o170_000 == 0o040_000));
+                .unwrap_or_else(|| files.stat_link(path).is_ok_and(|stat| stat.st_mode & 0o170_000 == 0o040_000));
             if is_directory && let Some(name) = path.get(below..) {
                 self.one(name, entry.inode);
             }
