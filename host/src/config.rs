@@ -15,6 +15,9 @@ const MAX_LABEL_VALUE: usize = 256;
 /// Characters of an instance's name.
 pub const MAX_NAME: usize = 64;
 
+/// What a name that is none breaks.
+pub const NAME_RULE: &str = "an instance's name is 1 to 64 of A-Z a-z 0-9 . _ -";
+
 /// Whether a folder's name can be an instance's: `[A-Za-z0-9._-]{1,64}`, not beginning with a dot.
 #[must_use]
 pub fn is_instance_name(name: &str) -> bool {

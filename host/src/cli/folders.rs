@@ -1,6 +1,7 @@
 //! What the folders of DIR say, without a daemon: each instance's `status.json`. Reads only.
 
 use super::CommandError;
+use crate::config::{NAME_RULE, is_instance_name};
 use crate::publish::status::{SCHEMA, Status};
 use serde::de::IgnoredAny;
 use std::fs::File;
@@ -28,13 +29,28 @@ pub(super) fn list(dir: &Path) -> Result<Vec<Folder>, CommandError> {
     let unreadable = |cause| CommandError::Directory { dir: dir.to_owned(), cause };
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(unreadable)? {
-        let Ok(name) = entry.map_err(unreadable)?.file_name().into_string() else { continue };
-        if !name.starts_with('.') && is_instance(&dir.join(&name)) {
-            folders.push(read(dir, name));
+        let name = entry.map_err(unreadable)?.file_name();
+        if name.as_encoded_bytes().starts_with(b".") || !is_instance(&dir.join(&name)) {
+            continue;
         }
+        folders.push(match name.into_string() {
+            Ok(name) if is_instance_name(&name) => read(dir, name),
+            Ok(name) => Folder { status: misnamed(name), problem: None },
+            Err(name) => Folder { status: misnamed(name.to_string_lossy().into_owned()), problem: None },
+        });
     }
     folders.sort_by(|a, b| a.status.name.cmp(&b.status.name));
     Ok(folders)
+}
+
+/// What stands for a folder that is no instance because of its name.
+pub(super) fn misnamed(name: String) -> Status {
+    Status {
+        schema: SCHEMA,
+        name,
+        config_error: Some(format!("the folder is left alone: {NAME_RULE}")),
+        ..Status::default()
+    }
 }
 
 /// The text of an instance's status; `None` where there is no such instance.
@@ -131,15 +147,18 @@ mod tests {
         instance(dir.path(), "c", Some("{\"schema\":"));
         instance(dir.path(), "d", Some("{\"schema\":2}"));
         instance(dir.path(), ".hidden", None);
+        instance(dir.path(), "bad name", Some("{}"));
         fs::create_dir(dir.path().join("no-instance")).unwrap();
         fs::write(dir.path().join("file"), "").unwrap();
         let folders = list(dir.path()).unwrap();
         let names: Vec<_> = folders.iter().map(|folder| folder.status.name.as_str()).collect();
-        assert_eq!(names, ["a", "b", "c", "d"]);
+        assert_eq!(names, ["a", "b", "bad name", "c", "d"]);
         assert_eq!(folders[0].problem.as_deref(), Some("no daemon has seen it yet"));
-        assert_eq!(folders[1].problem, None);
-        assert!(folders[2].problem.as_ref().unwrap().starts_with("status.json does not parse"));
-        assert!(folders[3].problem.as_ref().unwrap().contains("schema 2"));
+        assert_eq!((&folders[1].problem, &folders[1].status.config_error), (&None, &None));
+        let error = folders[2].status.config_error.as_deref();
+        assert_eq!(error, Some("the folder is left alone: an instance's name is 1 to 64 of A-Z a-z 0-9 . _ -"));
+        assert!(folders[3].problem.as_ref().unwrap().starts_with("status.json does not parse"));
+        assert!(folders[4].problem.as_ref().unwrap().contains("schema 2"));
     }
 
     #[test]

@@ -35,7 +35,9 @@ impl Reading {
                 let answer: Instances = parse("the daemon's answer", &body)?;
                 check_schema("the daemon's answer", answer.schema)?;
                 let entry = |status| Entry { status, ..Entry::default() };
-                let entries = answer.instances.into_iter().map(entry).collect();
+                let misnamed = answer.daemon.misnamed.into_iter().map(folders::misnamed);
+                let mut entries: Vec<_> = answer.instances.into_iter().chain(misnamed).map(entry).collect();
+                entries.sort_by(|a, b| a.status.name.cmp(&b.status.name));
                 Ok(Self { entries, now_ms: now_ms(), without_daemon: None })
             }
             Ok(None) => Err(no_such_api()),

@@ -2,9 +2,9 @@
 //! later: a slow accept stops a whole VM's vsock on some VMMs.
 
 use super::connection::serve;
-use super::descriptors::Place;
+use super::descriptors::{Place, Reservation};
 use super::shared::Shared;
-use super::slot::Slot;
+use super::slot::{Core, Slot};
 use crate::config::{Address, Config};
 use crate::publish::status::Link;
 use crate::transport::unix::{self, Access, Listener};
@@ -39,21 +39,19 @@ const VSOCK_PAUSE: Duration = Duration::from_millis(10);
 /// A guest's port below this needs root there.
 const PRIVILEGED: u32 = 1024;
 
-/// The first attempt to bind, for [`run`]: at once, so that agents that are told to come again find it.
-pub(super) fn first_listener(shared: &Shared, config: &Config) -> Option<Bound> {
-    bind_once(shared, &listen_path(shared, config)?, &access(config)).ok()
-}
-
-/// A listening socket and its place among the descriptors.
+/// What an instance has of its own before [`run`] goes on with it: as far as it was there at once, so that agents that
+/// are told to come again find it.
 #[derive(Debug)]
-pub(super) struct Bound {
-    listener: Listener,
-    _place: Place,
+pub(super) struct First {
+    reservation: Option<Reservation>,
+    listener: Option<Listener>,
 }
 
-fn bind_once(shared: &Shared, path: &Path, access: &Access) -> io::Result<Bound> {
-    let place = shared.descriptors.take().ok_or_else(|| io::Error::other(shared.descriptors.exhausted()))?;
-    Ok(Bound { listener: unix::listen(path, access)?, _place: place })
+/// The first attempt to reserve and to bind, for [`run`].
+pub(super) fn first(shared: &Shared, slot: &Slot, config: &Config) -> First {
+    let reservation = try_reserve(shared, slot, config);
+    let path = listen_path(shared, config).filter(|_| reservation.is_some());
+    First { reservation, listener: path.and_then(|path| unix::listen(&path, &access(config)).ok()) }
 }
 
 /// Where it listens, if at a socket of its own.
@@ -74,13 +72,17 @@ pub(super) async fn run(
     shared: Arc<Shared>,
     slot: Arc<Slot>,
     config: Config,
-    first: Option<Bound>,
+    first: First,
     mut stop: watch::Receiver<bool>,
 ) {
     let work = async {
+        let _kept = match first.reservation {
+            Some(reservation) => reservation,
+            None => reserve(&shared, &slot, &config).await,
+        };
         match (listen_path(&shared, &config), config.dial) {
             (_, Some(port)) => dial(&shared, &slot, &config, port).await,
-            (Some(path), None) => listen(&shared, &slot, &config, &path, first).await,
+            (Some(path), None) => listen(&shared, &slot, &config, &path, first.listener).await,
             // The listener for all CIDs brings the connections.
             (None, None) => std::future::pending().await,
         }
@@ -95,16 +97,16 @@ fn set_link(shared: &Shared, slot: &Arc<Slot>, state: Link, detail: Option<Strin
     slot.with(shared, |core| core.instance.set_link(state, detail, shared.now()));
 }
 
-async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path, mut first: Option<Bound>) {
+async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path, mut first: Option<Listener>) {
     loop {
-        let bound = match first.take() {
-            Some(bound) => bound,
+        let listener = match first.take() {
+            Some(listener) => listener,
             None => bind(shared, slot, config, path).await,
         };
         set_link(shared, slot, Link::Listening, None);
         tokio::select! {
-            () = accept(shared, slot, &bound.listener) => {}
-            () = replaced(shared, &bound.listener) => {}
+            () = accept(shared, slot, &listener) => {}
+            () = replaced(shared, &listener) => {}
         }
         let what = format!("the socket {} was removed or replaced: binds it again", path.display());
         slot.say(shared, tracing::Level::WARN, format_args!("{what}"));
@@ -155,16 +157,67 @@ fn is_in_budget(shared: &Shared, slot: &Arc<Slot>) -> bool {
     fits
 }
 
+/// An instance's own descriptors; others make way for it.
+fn try_reserve(shared: &Shared, slot: &Slot, config: &Config) -> Option<Reservation> {
+    let (descriptors, listens) = (&shared.descriptors, listen_path(shared, config).is_some());
+    descriptors.reserve(&slot.name, listens, false).or_else(|| {
+        let may = descriptors.may_reserve(listens) && make_way(shared, slot) && (!listens || make_way(shared, slot));
+        may.then(|| descriptors.reserve(&slot.name, listens, true)).flatten()
+    })
+}
+
+/// Reserves, however long that takes: the limit is the operator's, and other instances may go.
+async fn reserve(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config) -> Reservation {
+    let what = shared.descriptors.exhausted();
+    let mut reported = None;
+    loop {
+        if let Some(reservation) = try_reserve(shared, slot, config) {
+            if reported.is_some() {
+                report(shared, slot, &mut reported, None);
+                let is_reached = listen_path(shared, config).is_none() && config.dial.is_none();
+                set_link(shared, slot, if is_reached { Link::Listening } else { Link::Waiting }, None);
+            }
+            return reservation;
+        }
+        if reported.is_none() {
+            slot.say(shared, tracing::Level::WARN, format_args!("{what}"));
+            report(shared, slot, &mut reported, Some(what.clone()));
+            set_link(shared, slot, Link::Off, Some(what.clone()));
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// A place for one more connection; where none is left, somebody makes way.
+fn place(shared: &Shared, slot: &Slot) -> Option<Place> {
+    let descriptors = &shared.descriptors;
+    descriptors
+        .take(&slot.name, false)
+        .or_else(|| make_way(shared, slot).then(|| descriptors.take(&slot.name, true)).flatten())
+}
+
+/// Ends a connection that others need more than its instance does; whether there was one.
+fn make_way(shared: &Shared, slot: &Slot) -> bool {
+    let asked = shared.descriptors.who_makes_way(&slot.name);
+    let mut asked = asked.iter().filter_map(|name| shared.slot(name));
+    let found = asked.find(|other| other.with(shared, Core::make_way));
+    if let Some(other) = &found {
+        let what = shared.descriptors.exhausted();
+        other.say(shared, tracing::Level::WARN, format_args!("a connection of it makes way for others: {what}"));
+    }
+    found.is_some()
+}
+
 /// Binds, however long that takes: the directory may come later, and an error may be mended.
-async fn bind(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path) -> Bound {
+async fn bind(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path) -> Listener {
     let access = access(config);
     let mut said = None;
     let mut reported = None;
     loop {
-        match bind_once(shared, path, &access) {
-            Ok(bound) => {
+        match unix::listen(path, &access) {
+            Ok(listener) => {
                 report(shared, slot, &mut reported, None);
-                return bound;
+                return listener;
             }
             Err(error) => {
                 let no_directory =
@@ -199,7 +252,7 @@ fn report(shared: &Shared, slot: &Arc<Slot>, reported: &mut Option<String>, erro
 async fn dial(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, port: u32) {
     let mut pause = AGAIN;
     loop {
-        let place = shared.descriptors.take().ok_or_else(|| io::Error::other(shared.descriptors.exhausted()));
+        let place = place(shared, slot).ok_or_else(|| io::Error::other(shared.descriptors.exhausted()));
         let connected = async {
             let place = place?;
             Ok((connect(config, port).await?, place))
@@ -281,7 +334,7 @@ pub(super) async fn run_vsock(shared: Arc<Shared>) {
 
 /// Takes a connection that was accepted, if there is room for it.
 fn spawn(shared: &Arc<Shared>, slot: &Arc<Slot>, stream: UnixStream, peer_port: Option<u32>) {
-    let Some(place) = shared.descriptors.take() else {
+    let Some(place) = place(shared, slot) else {
         let what = shared.descriptors.exhausted();
         slot.say(shared, tracing::Level::WARN, format_args!("a connection was refused: {what}"));
         return refuse(&stream, RefusedCode::TOO_MANY, false, "the host has no file descriptor left");

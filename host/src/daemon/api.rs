@@ -28,10 +28,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Requests and watches at a time; beyond, connections wait in the backlog.
-const MAX_CONNECTIONS: usize = 64;
-/// Watches at a time, so that plain requests find a place.
-const MAX_WATCHES: usize = 32;
 /// For the head of a request, the first one and each further one of a connection.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// Events in one answer.
@@ -46,7 +42,11 @@ pub(super) fn listen(path: &std::path::Path) -> io::Result<Listener> {
 
 /// Serves for ever.
 pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
-    let api = Api { shared, watches: Arc::new(Semaphore::new(MAX_WATCHES)) };
+    // Requests and watches at a time; beyond, connections wait in the backlog.
+    let places = Arc::new(Semaphore::new(shared.descriptors.api));
+    // Half of them watches, so that plain requests find a place.
+    let max_watches = shared.descriptors.api / 2;
+    let api = Api { shared, watches: Arc::new(Semaphore::new(max_watches)), max_watches };
     let router = Router::new()
         .route("/v1/daemon", get(daemon))
         .route("/v1/instances", get(instances))
@@ -57,7 +57,6 @@ pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
         .method_not_allowed_fallback(|| async { error(StatusCode::METHOD_NOT_ALLOWED, "only GET".into()) })
         .with_state(api);
     let (socket, _file) = listener.into_parts();
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
     loop {
@@ -82,6 +81,7 @@ pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
 struct Api {
     shared: Arc<Shared>,
     watches: Arc<Semaphore>,
+    max_watches: usize,
 }
 
 impl axum::extract::FromRef<Api> for Arc<Shared> {
@@ -131,6 +131,7 @@ fn facts(shared: &Shared) -> Daemon {
         port: shared.port,
         instances: shared.count() as u64,
         sessions: shared.sessions.load(Ordering::Relaxed),
+        misnamed: shared.misnamed(),
         log_suppressed: shared.log_suppressed.load(Ordering::Relaxed),
     }
 }
@@ -180,7 +181,7 @@ async fn events(
 }
 
 async fn watch(
-    State(Api { shared, watches }): State<Api>,
+    State(Api { shared, watches, max_watches }): State<Api>,
     Checked(Query(query)): Checked<Query<Vec<(String, String)>>>,
 ) -> Response {
     let names: Vec<String> = query.into_iter().filter(|(key, _)| key == "name").map(|(_, name)| name).collect();
@@ -188,7 +189,7 @@ async fn watch(
         return unknown(name);
     }
     let Ok(place) = watches.try_acquire_owned() else {
-        return error(StatusCode::SERVICE_UNAVAILABLE, format!("{MAX_WATCHES} watches are open"));
+        return error(StatusCode::SERVICE_UNAVAILABLE, format!("{max_watches} watches are open"));
     };
     let (lines, body) = mpsc::channel(WATCH_QUEUE);
     tokio::spawn(Watch::new(shared, names, lines).run());

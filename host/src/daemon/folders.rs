@@ -2,23 +2,22 @@
 //! look ([`super::watches`]); a look every few seconds finds what it does not say.
 
 use super::accept;
+use super::claims::{self, Claim, Place};
+use super::instance_file::{Stamp, read, stamp};
 use super::shared::Shared;
 use super::slot::Slot;
 use super::watches::{Watch, Watches};
 use crate::config::{self, Address, Config};
 use crate::publish::status::Link;
 use crate::publish::status_file;
-use crate::transport::unix;
 use informant_wire::host_to_guest::ByeReason;
-use nix::fcntl::OFlag;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
@@ -32,14 +31,6 @@ const LOOK_SHARE_UNWATCHED: u32 = 100;
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 /// After a change: an editor or a script does several things in a row.
 const SETTLE: Duration = Duration::from_millis(50);
-
-/// What a file was when it was read last.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
-    modified: Option<SystemTime>,
-    length: u64,
-    inode: u64,
-}
 
 #[derive(Debug)]
 struct Entry {
@@ -59,6 +50,17 @@ struct Entry {
 }
 
 impl Entry {
+    /// Whether its sessions and its socket stay as they are: what was right stays in force, so that a slip of the editor
+    /// ends no session, but not at an address that its file does not name any more.
+    fn keeps_link(&self, file: &Changed) -> bool {
+        match (&self.config, &file.read) {
+            (Some(before), Ok(now)) => before.is_same_link(now),
+            (Some(_), Err(_)) => !file.duplicate,
+            (None, Ok(_)) => false,
+            (None, Err(_)) => true,
+        }
+    }
+
     /// Ends the task that listens or dials; its socket is free then.
     async fn stop(&mut self) {
         self.stop.send_replace(true);
@@ -68,22 +70,6 @@ impl Entry {
     }
 }
 
-/// What one instance can have, and no other.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Place {
-    Cid(u32),
-    Socket(PathBuf),
-}
-
-fn places(shared: &Shared, config: &Config) -> Vec<Place> {
-    let address = match &config.address {
-        Address::Cid(cid) => Place::Cid(*cid),
-        Address::Uds(path) | Address::Unix(path) => Place::Socket(unix::resolved(path)),
-    };
-    let listens = accept::listen_path(shared, config).map(|path| Place::Socket(unix::resolved(&path)));
-    std::iter::once(address).chain(listens).collect()
-}
-
 /// What is known of the folders.
 #[derive(Debug, Default)]
 struct Known {
@@ -91,42 +77,25 @@ struct Known {
     /// Which instance has a place.
     holders: HashMap<Place, String>,
     /// Folders with an instance.toml whose names no instance can have.
-    misnamed: HashSet<OsString>,
+    misnamed: BTreeSet<OsString>,
     /// Folders that have no instance.toml yet.
     empty: HashMap<String, Option<Watch>>,
+    /// Watches to end, unless somebody else has them by now.
+    ended: Vec<Watch>,
     /// DIR is not where it was: said.
     displaced: bool,
 }
 
 impl Known {
-    fn insert(&mut self, name: &str, entry: Entry) {
-        for place in &entry.places {
-            self.holders.insert(place.clone(), name.into());
-        }
-        self.entries.insert(name.into(), entry);
-    }
-
-    fn remove(&mut self, name: &str) -> Option<Entry> {
-        let entry = self.entries.remove(name)?;
-        for place in &entry.places {
+    fn release(&mut self, places: &[Place]) {
+        for place in places {
             self.holders.remove(place);
         }
-        Some(entry)
     }
 
     /// Whether inotify sees what happens to each of them.
     fn is_watched(&self) -> bool {
         self.entries.values().all(|entry| entry.watch.is_some()) && self.empty.values().all(Option::is_some)
-    }
-
-    /// Why an instance cannot have these places.
-    fn conflict(&self, shared: &Shared, name: &str, places: &[Place]) -> Option<String> {
-        let api = shared.dir.join("informant.sock");
-        if places.iter().any(|place| matches!(place, Place::Socket(path) if *path == api)) {
-            return Some(format!("{} is the daemon's own socket: every VM has its own", api.display()));
-        }
-        let other = places.iter().filter_map(|place| self.holders.get(place)).find(|other| *other != name)?;
-        Some(format!("\"{other}\" has the same address: every VM has its own"))
     }
 }
 
@@ -177,9 +146,46 @@ fn is_in_place(shared: &Shared, known: &mut Known, dir: Option<(u64, u64)>) -> b
     !displaced
 }
 
+/// An instance.toml that is new or changed, or that asked for an address of another instance.
+struct Changed {
+    stamp: Stamp,
+    watch: Option<Watch>,
+    read: Result<Config, String>,
+    places: Vec<Place>,
+    /// Its address belongs to another instance.
+    duplicate: bool,
+}
+
 async fn look(shared: &Arc<Shared>, known: &mut Known, watches: &Watches) -> io::Result<()> {
+    let mut changed = find(shared, known, watches).await?;
+    settle(shared, known, &mut changed);
+    // First all old sockets go: the new one of an instance may be at the place of another's old one.
+    for (name, file) in &changed {
+        if let Some(entry) = known.entries.get_mut(name)
+            && !entry.keeps_link(file)
+        {
+            entry.stop().await;
+        }
+    }
+    for (count, (name, file)) in changed.into_iter().enumerate() {
+        if count % BURST == BURST - 1 {
+            tokio::task::yield_now().await;
+        }
+        take(shared, known, name, file);
+    }
+    let cids = known.entries.values().filter_map(|entry| match &entry.config {
+        Some(Config { address: Address::Cid(cid), dial: None, .. }) => Some((*cid, Arc::clone(&entry.slot))),
+        _ => None,
+    });
+    shared.set_cids(cids.collect::<HashMap<_, _>>());
+    Ok(())
+}
+
+/// Reads what changed, and forgets what is gone.
+async fn find(shared: &Arc<Shared>, known: &mut Known, watches: &Watches) -> io::Result<BTreeMap<String, Changed>> {
     let mut seen = HashSet::new();
-    let mut misnamed = HashSet::new();
+    let mut changed = BTreeMap::new();
+    let mut misnamed = BTreeSet::new();
     let mut empty = HashMap::new();
     for (count, folder) in std::fs::read_dir(&shared.dir)?.enumerate() {
         if count % BURST == BURST - 1 {
@@ -201,74 +207,126 @@ async fn look(shared: &Arc<Shared>, known: &mut Known, watches: &Watches) -> io:
                 continue;
             }
         };
-        if look_at(shared, known, &name, watches).await {
-            seen.insert(name);
-            continue;
+        let file = folder.path().join("instance.toml");
+        let mut is_instance = look_at(known, &name, &file, watches, &mut changed);
+        if !is_instance {
+            let watch = watches.folder(&folder.path());
+            // Between the two looks it may have come.
+            is_instance = look_at(known, &name, &file, watches, &mut changed);
+            if is_instance {
+                known.ended.extend(watch);
+            } else {
+                empty.insert(name.clone(), watch);
+            }
         }
-        let watch = watches.folder(&folder.path());
-        // Between the two looks it may have come.
-        if look_at(shared, known, &name, watches).await {
-            watches.end(watch);
+        if is_instance {
             seen.insert(name);
-        } else {
-            empty.insert(name, watch);
         }
     }
-    for (name, watch) in std::mem::replace(&mut known.empty, empty) {
-        if known.empty.get(&name) != Some(&watch) {
-            watches.end(watch);
-        }
-    }
+    known.ended.extend(std::mem::replace(&mut known.empty, empty).into_values().flatten());
     misnamed.retain(|name| shared.dir.join(name).join("instance.toml").exists());
     for name in misnamed.difference(&known.misnamed) {
-        tracing::warn!("the folder {name:?} is left alone: an instance's name is 1 to 64 of A-Z a-z 0-9 . _ -");
+        tracing::warn!("the folder {name:?} is left alone: {}", config::NAME_RULE);
     }
-    known.misnamed = misnamed;
+    if misnamed != known.misnamed {
+        shared.set_misnamed(misnamed.iter().map(|name| name.to_string_lossy().into_owned()).collect());
+        known.misnamed = misnamed;
+    }
     let gone: Vec<String> = known.entries.keys().filter(|name| !seen.contains(*name)).cloned().collect();
     for name in gone {
-        if let Some(mut entry) = known.remove(&name) {
-            watches.end(entry.watch.take());
-            entry.stop().await;
-            entry.slot.with(shared, |core| {
-                core.removed = true;
-                core.instance.end_all(ByeReason::REMOVED);
-            });
-            shared.remove(&name);
-            tracing::info!("{name}: its folder or its instance.toml is gone");
-        }
+        forget(shared, known, &name).await;
     }
-    let cids = known.entries.values().filter_map(|entry| match &entry.config {
-        Some(Config { address: Address::Cid(cid), dial: None, .. }) => Some((*cid, Arc::clone(&entry.slot))),
-        _ => None,
-    });
-    shared.set_cids(cids.collect::<HashMap<_, _>>());
-    Ok(())
+    end_watches(known, watches, &changed);
+    Ok(changed)
 }
 
-/// Whether the folder is an instance. One without instance.toml is none: it is being made, or being removed, and then
-/// nothing may be written into it.
-async fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watches: &Watches) -> bool {
-    let folder = shared.dir.join(name);
-    let file = folder.join("instance.toml");
-    let Some(now) = stamp(&file) else { return false };
+/// The folder or its instance.toml is gone.
+async fn forget(shared: &Arc<Shared>, known: &mut Known, name: &str) {
+    let Some(mut entry) = known.entries.remove(name) else { return };
+    known.release(&entry.places);
+    known.ended.extend(entry.watch.take());
+    entry.stop().await;
+    entry.slot.with(shared, |core| {
+        core.removed = true;
+        core.instance.end_all(ByeReason::REMOVED);
+    });
+    shared.remove(name);
+    tracing::info!("{name}: its folder or its instance.toml is gone");
+}
+
+/// Ends the watches that nobody has any more. What was renamed is watched already under its new name: the watch is the
+/// same one.
+fn end_watches(known: &mut Known, watches: &Watches, changed: &BTreeMap<String, Changed>) {
+    let mut ended: HashSet<Watch> = std::mem::take(&mut known.ended).into_iter().collect();
+    if ended.is_empty() {
+        return;
+    }
+    let of_entries = known.entries.values().map(|entry| entry.watch);
+    let of_files = changed.values().map(|file| file.watch);
+    for watch in of_entries.chain(of_files).chain(known.empty.values().copied()).flatten() {
+        ended.remove(&watch);
+    }
+    for watch in ended {
+        watches.end(watch);
+    }
+}
+
+/// Whether the folder is an instance; what is new goes to `changed`. One without instance.toml is none: it is being made,
+/// or being removed, and then nothing may be written into it.
+fn look_at(
+    known: &mut Known,
+    name: &str,
+    file: &Path,
+    watches: &Watches,
+    changed: &mut BTreeMap<String, Changed>,
+) -> bool {
+    let Some(now) = stamp(file) else { return false };
+    let Known { entries, ended, .. } = known;
+    let entry = entries.get_mut(name);
     // An address that belonged to another instance may be free by now.
-    if known.entries.get(name).is_some_and(|entry| entry.stamp == now && !entry.duplicate) {
+    if entry.as_ref().is_some_and(|entry| entry.stamp == now && !entry.duplicate) {
         return true;
     }
     // First the watch: what changes behind it is not missed. A file that was replaced is another one to watch.
-    let watch = watches.file(&file);
-    let before = known.remove(name).map(|mut entry| {
-        if entry.watch != watch {
-            watches.end(entry.watch.take());
-        }
-        entry
+    let watch = watches.file(file);
+    if let Some(entry) = entry
+        && entry.watch != watch
+    {
+        ended.extend(std::mem::replace(&mut entry.watch, watch));
+    }
+    let stamp = stamp(file).unwrap_or(now);
+    let file = Changed { stamp, watch, read: read(file), places: Vec::new(), duplicate: false };
+    changed.insert(name.into(), file);
+    true
+}
+
+/// Who gets the address that it asks for. Only what is no slip of an editor gives up what it had.
+fn settle(shared: &Shared, known: &mut Known, changed: &mut BTreeMap<String, Changed>) {
+    for (name, file) in changed.iter_mut() {
+        let Ok(config) = &file.read else { continue };
+        file.places = claims::places(shared, config);
+        let places = known.entries.get(name).map(|entry| entry.places.clone());
+        known.release(&places.unwrap_or_default());
+    }
+    let claims = changed.iter().filter_map(|(name, file)| {
+        let (config, entry) = (file.read.as_ref().ok()?, known.entries.get(name));
+        let has = entry.is_some_and(|entry| file.places.iter().all(|place| entry.places.contains(place)));
+        Some(Claim { name, config, places: &file.places, has, is_new: entry.is_none() })
     });
-    let stamp = stamp(&file).unwrap_or(now);
-    let read = read(&file);
-    let places = read.as_ref().map(|config| places(shared, config)).unwrap_or_default();
-    let conflict = known.conflict(shared, name, &places);
-    let duplicate = conflict.is_some();
-    let read = conflict.map_or(read, Err);
+    for (name, why) in claims::settle(shared, &known.holders, &claims.collect::<Vec<_>>()) {
+        if let Some(file) = changed.get_mut(&name) {
+            file.read = Err(why);
+            file.places = Vec::new();
+            file.duplicate = true;
+        }
+    }
+}
+
+/// Puts an instance.toml into force.
+fn take(shared: &Arc<Shared>, known: &mut Known, name: String, file: Changed) {
+    let before = known.entries.remove(&name);
+    let keeps_link = before.as_ref().is_some_and(|entry| entry.keeps_link(&file));
+    let Changed { stamp, watch, read, places, duplicate } = file;
     let error = read.as_ref().err().cloned();
     if let Some(error) =
         error.as_ref().filter(|error| before.as_ref().and_then(|entry| entry.error.as_ref()) != Some(*error))
@@ -276,49 +334,43 @@ async fn look_at(shared: &Arc<Shared>, known: &mut Known, name: &str, watches: &
         tracing::warn!("{name}: instance.toml: {error}");
     }
     let entry = match (before, read) {
-        // What was right stays in force: a slip of the editor ends no session.
-        (Some(entry), Err(_)) => {
+        (Some(entry), Err(_)) if keeps_link => {
             if entry.error != error {
                 entry.slot.report(shared, error.clone());
             }
             Entry { stamp, watch, error, duplicate, ..entry }
         }
-        (Some(mut entry), Ok(config)) if entry.config.as_ref().is_some_and(|before| before.is_same_link(&config)) => {
+        (Some(entry), Ok(config)) if keeps_link => {
             let mended = entry.error.is_some();
             let config_error = entry.slot.with(shared, |core| {
                 core.config = Some(config.clone());
                 core.config_error.take().filter(|_| !mended)
             });
             entry.slot.report(shared, config_error);
-            entry.config = Some(config);
-            Entry { stamp, watch, error, duplicate, ..entry }
+            Entry { stamp, watch, config: Some(config), places, error, duplicate, ..entry }
         }
         (before, read) => {
             let (slot, before) = match before {
-                Some(mut entry) => {
-                    entry.stop().await;
-                    (entry.slot, entry.config)
-                }
-                None => (add(shared, name, &folder), None),
+                Some(entry) => (entry.slot, entry.config),
+                None => (add(shared, &name), None),
             };
             let (stop, stopped) = watch::channel(false);
             // First the new socket, then the end of the sessions: their agents come again at once.
-            let listener = read.as_ref().ok().and_then(|config| accept::first_listener(shared, config));
+            let first = read.as_ref().ok().map(|config| (config.clone(), accept::first(shared, &slot, config)));
             apply(shared, &slot, before.as_ref(), &read);
-            let task = read.as_ref().ok().map(|config| {
-                tokio::spawn(accept::run(Arc::clone(shared), Arc::clone(&slot), config.clone(), listener, stopped))
+            let task = first.map(|(config, first)| {
+                tokio::spawn(accept::run(Arc::clone(shared), Arc::clone(&slot), config, first, stopped))
             });
-            let places = if error.is_none() { places } else { Vec::new() };
             Entry { slot, stamp, watch, config: read.ok(), places, error, duplicate, stop, task }
         }
     };
-    known.insert(name, entry);
-    true
+    known.holders.extend(entry.places.iter().map(|place| (place.clone(), name.clone())));
+    known.entries.insert(name, entry);
 }
 
-fn add(shared: &Arc<Shared>, name: &str, folder: &Path) -> Arc<Slot> {
-    let slot = Arc::new(Slot::new(name, folder.into(), shared.now()));
-    if let Err(error) = status_file::remove_left_over(folder) {
+fn add(shared: &Arc<Shared>, name: &str) -> Arc<Slot> {
+    let slot = Arc::new(Slot::new(name, shared.dir.join(name), shared.now()));
+    if let Err(error) = status_file::remove_left_over(&slot.folder) {
         slot.say(shared, tracing::Level::WARN, format_args!("cannot clean its folder: {error}"));
     }
     shared.insert(&slot);
@@ -329,7 +381,7 @@ fn add(shared: &Arc<Shared>, name: &str, folder: &Path) -> Arc<Slot> {
 fn apply(shared: &Arc<Shared>, slot: &Arc<Slot>, before: Option<&Config>, read: &Result<Config, String>) {
     slot.with(shared, |core| {
         core.instance.end_all(ByeReason::MOVED);
-        let moved = matches!((before, read), (Some(before), Ok(now)) if before.address != now.address);
+        let moved = before.is_some_and(|before| read.as_ref().map_or(true, |now| before.address != now.address));
         if moved {
             core.instance.forget();
         }
@@ -342,33 +394,4 @@ fn apply(shared: &Arc<Shared>, slot: &Arc<Slot>, before: Option<&Config>, read: 
         };
         core.instance.reconfigured(link, core.config_error.clone(), shared.now());
     });
-}
-
-fn stamp(file: &Path) -> Option<Stamp> {
-    let meta = std::fs::metadata(file).ok()?;
-    Some(Stamp { modified: meta.modified().ok(), length: meta.len(), inode: meta.ino() })
-}
-
-/// Neither waits nor touches anything but a file: a FIFO or a device would stop the daemon.
-fn read(file: &Path) -> Result<Config, String> {
-    const NO_FILE: &str = "is not a regular file";
-    let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::NotFound => "the file is gone".into(),
-        _ => format!("cannot be read: {error}"),
-    };
-    if !std::fs::metadata(file).map_err(failed)?.is_file() {
-        return Err(NO_FILE.into());
-    }
-    // Between the two it may have become something else.
-    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
-    let file = File::options().read(true).custom_flags(flags).open(file).map_err(failed)?;
-    if !file.metadata().map_err(failed)?.is_file() {
-        return Err(NO_FILE.into());
-    }
-    let mut text = String::new();
-    let length = file.take(config::MAX_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
-    if length as u64 > config::MAX_BYTES {
-        return Err("over 64 KiB".into());
-    }
-    config::parse(&text).map_err(|error| error.to_string())
 }

@@ -3,10 +3,12 @@
 
 mod accept;
 mod api;
+mod claims;
 mod coalesce;
 mod connection;
 mod descriptors;
 mod folders;
+mod instance_file;
 mod pace;
 mod patience;
 mod prove;
@@ -18,6 +20,7 @@ mod watches;
 mod writer;
 
 use crate::lock::{self, LockError};
+use descriptors::{Descriptors, DescriptorsError};
 use informant_wire::HOST_PORT;
 use informant_wire::host_to_guest::ByeReason;
 use informant_wire::id::ControllerId;
@@ -63,6 +66,8 @@ enum ServeError {
     #[error("{count} status files could not be written at the end: they say what was before; is the storage slow?")]
     Unwritten { count: usize },
     #[error("cannot start: {0}")]
+    Descriptors(#[from] DescriptorsError),
+    #[error("cannot start: {0}")]
     Start(#[from] io::Error),
 }
 
@@ -80,6 +85,7 @@ pub fn main(dir: &Path, arguments: &Arguments) -> ExitCode {
 }
 
 fn serve(dir: &Path, port: u32) -> Result<(), ServeError> {
+    let descriptors = Descriptors::new()?;
     if make(dir)? {
         tracing::info!("made {}: there are no instances yet", dir.display());
     }
@@ -88,7 +94,7 @@ fn serve(dir: &Path, port: u32) -> Result<(), ServeError> {
     let mut controller = [0; 16];
     getrandom::fill(&mut controller).map_err(io::Error::other)?;
     let (writers, queues) = writer::queues();
-    let shared = Arc::new(Shared::new(dir, port, ControllerId(controller), writers));
+    let shared = Arc::new(Shared::new(dir, port, ControllerId(controller), writers, descriptors));
     writer::start(&shared, queues)?;
     let coalesce = coalesce::Coalesce::new(Arc::clone(&shared));
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -19,9 +19,46 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 
 /// Attempts for one session; then it stays unproven. Listeners come late and VMMs drop connections under load.
 const ATTEMPTS: u32 = 5;
+
+/// An answer that took longer was a slow one.
+const SLOW: Duration = Duration::from_millis(250);
+/// Proofs are waited for in pieces of this; from the second one on only while no other proof needs the place.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Slow instances have this part of the places together.
+const SLOW_PART: usize = 4;
+
+/// Places for proofs: each takes a descriptor. Guests that do not answer are many, or one that makes them look many; the
+/// part of the places that they have is all that they hold up.
+#[derive(Debug)]
+pub(super) struct Proofs {
+    all: Semaphore,
+    slow: Semaphore,
+}
+
+/// What one proof holds.
+type Places<'a> = (Option<SemaphorePermit<'a>>, SemaphorePermit<'a>);
+
+impl Proofs {
+    pub(super) fn new(places: usize) -> Self {
+        Self { all: Semaphore::new(places), slow: Semaphore::new((places / SLOW_PART).max(1)) }
+    }
+
+    /// Waits for a place; `slow`: the instance's proof before was a slow one.
+    async fn place(&self, slow: bool) -> Result<Places<'_>, AcquireError> {
+        let part = if slow { Some(self.slow.acquire().await?) } else { None };
+        Ok((part, self.all.acquire().await?))
+    }
+
+    /// Whether others may wait for the place that a proof has.
+    fn is_short(&self, slow: bool) -> bool {
+        self.all.available_permits() == 0 || (slow && self.slow.available_permits() == 0)
+    }
+}
 
 /// Starts the instance's proof task unless it runs.
 pub(super) fn start(shared: &Arc<Shared>, slot: &Arc<Slot>) {
@@ -47,11 +84,15 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
         });
         let Some((session, uds)) = next else { return };
         last = Some(session);
-        let deadline = Duration::from_secs(HANDSHAKE_DEADLINE_S);
-        let Ok(place) = shared.descriptors.proofs.acquire().await else { return };
-        let answer = tokio::time::timeout(deadline, ask(&uds, session)).await;
-        let answer = answer.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no answer")));
+        let slow = slot.look(|core| core.slow_proofs > 0);
+        let Ok(place) = shared.proofs.place(slow).await else { return };
+        let began = Instant::now();
+        let answer = ask_patiently(&shared.proofs, slow, &uds, session).await;
         drop(place);
+        let slow_proofs = slot.with(&shared, |core| {
+            core.slow_proofs = if began.elapsed() > SLOW { core.slow_proofs.saturating_add(1) } else { 0 };
+            core.slow_proofs
+        });
         if let Err(error) = &answer
             && is_shortage(error)
         {
@@ -74,7 +115,9 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
             }
             Err(_) => None,
         };
-        let pause = Duration::from_secs(if proven.is_some() { 1 } else { 1 << (*tried - 1).min(3) });
+        // New sessions make no new start for one that does not answer.
+        let unanswered = if proven.is_some() { 0 } else { *tried - 1 };
+        let pause = Duration::from_secs(1 << unanswered.max(slow_proofs.saturating_sub(1)).min(3));
         if let Some(proven) = proven {
             attempts.remove(&session);
             slot.with(&shared, |core| core.instance.proof(session, proven, shared.now()));
@@ -82,6 +125,21 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
         attempts.retain(|session, _| slot.look(|core| core.challenge(*session).is_some()));
         tokio::time::sleep(pause).await;
     }
+}
+
+/// [`ask`] with a deadline that is shorter while places are short.
+async fn ask_patiently(proofs: &Proofs, slow: bool, uds: &Path, session: SessionId) -> io::Result<Option<Challenge>> {
+    let began = Instant::now();
+    let mut answer = std::pin::pin!(ask(uds, session));
+    while began.elapsed() < Duration::from_secs(HANDSHAKE_DEADLINE_S) {
+        if let Ok(answer) = tokio::time::timeout(PATIENCE, answer.as_mut()).await {
+            return answer;
+        }
+        if proofs.is_short(slow) {
+            break;
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"))
 }
 
 /// The challenge that the listener knows for a session; `None`: it is not the listener's.
@@ -117,5 +175,25 @@ async fn read_frame<T, const N: usize>(
         if let Some(frame) = next {
             return read(frame);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn slow_instances_never_have_the_places_of_the_others() {
+        let proofs = Proofs::new(16);
+        let now = || Duration::ZERO;
+        let mut held = Vec::new();
+        while let Ok(place) = tokio::time::timeout(now(), proofs.place(true)).await {
+            held.push(place.unwrap());
+        }
+        assert_eq!((held.len(), proofs.is_short(true), proofs.is_short(false)), (4, true, false));
+        for _ in 0..12 {
+            held.push(tokio::time::timeout(now(), proofs.place(false)).await.unwrap().unwrap());
+        }
+        assert!(proofs.is_short(false));
     }
 }

@@ -176,7 +176,9 @@ mod tests {
 
     fn publisher() -> (Publisher, writer::Queues) {
         let (writers, queues) = writer::queues();
-        let shared = Arc::new(Shared::new("/nowhere".into(), 1, ControllerId([0; 16]), writers));
+        let descriptors = crate::daemon::descriptors::Descriptors::new().unwrap();
+        let shared = Shared::new("/nowhere".into(), 1, ControllerId([0; 16]), writers, descriptors);
+        let shared = Arc::new(shared);
         let budget = Bucket::new(CHANGES_US_A_SECOND, CHANGES_US_AT_ONCE, shared.now());
         (Publisher { shared, budget, waiting: VecDeque::new() }, queues)
     }

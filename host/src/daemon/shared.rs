@@ -1,6 +1,7 @@
 //! What all tasks of the daemon share. No lock here is held across I/O or an await.
 
 use super::descriptors::Descriptors;
+use super::prove::Proofs;
 use super::slot::Slot;
 use super::writer::Writers;
 use crate::model::Now;
@@ -38,6 +39,7 @@ pub(super) struct Shared {
     instances: Mutex<BTreeMap<Arc<str>, Arc<Slot>>>,
     cids: Mutex<HashMap<u32, Arc<Slot>>>,
     identities: Mutex<HashMap<(BootId, Nonce), Vec<Session>>>,
+    misnamed: Mutex<Vec<String>>,
     changed_slots: Mutex<Vec<Arc<Slot>>>,
     /// Something is in there.
     pub(super) changed: Notify,
@@ -46,6 +48,7 @@ pub(super) struct Shared {
     /// Some instance has a `cid`: the AF_VSOCK listener is wanted.
     pub(super) vsock_wanted: Notify,
     pub(super) descriptors: Descriptors,
+    pub(super) proofs: Proofs,
     pub(super) stopping: AtomicBool,
     pub(super) sessions: AtomicU64,
     pub(super) log_suppressed: AtomicU64,
@@ -57,7 +60,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    pub(super) fn new(dir: PathBuf, port: u32, controller: ControllerId, writers: Writers) -> Self {
+    pub(super) fn new(
+        dir: PathBuf,
+        port: u32,
+        controller: ControllerId,
+        writers: Writers,
+        descriptors: Descriptors,
+    ) -> Self {
+        let proofs = Proofs::new(descriptors.proofs);
         let began = Instant::now();
         Self {
             dir,
@@ -68,12 +78,14 @@ impl Shared {
             instances: Mutex::default(),
             cids: Mutex::default(),
             identities: Mutex::default(),
+            misnamed: Mutex::default(),
             changed_slots: Mutex::default(),
             changed: Notify::new(),
             writers,
             changes: broadcast::Sender::new(1024),
             vsock_wanted: Notify::new(),
-            descriptors: Descriptors::new(),
+            descriptors,
+            proofs,
             stopping: AtomicBool::new(false),
             sessions: AtomicU64::new(0),
             log_suppressed: AtomicU64::new(0),
@@ -115,6 +127,16 @@ impl Shared {
     pub(super) fn remove(&self, name: &str) {
         lock(&self.instances).remove(name);
         let _nobody_watches = self.changes.send(Change::Removed(name.into()));
+    }
+
+    /// Folders that are no instances because of their names.
+    pub(super) fn misnamed(&self) -> Vec<String> {
+        lock(&self.misnamed).clone()
+    }
+
+    /// See [`Self::misnamed`].
+    pub(super) fn set_misnamed(&self, names: Vec<String>) {
+        *lock(&self.misnamed) = names;
     }
 
     /// The instance of a CID.

@@ -77,6 +77,8 @@ pub(super) struct Core {
     pub(super) removed: bool,
     /// A proof task runs.
     pub(super) proving: bool,
+    /// Proofs in a row for which it was waited long.
+    pub(super) slow_proofs: u32,
     live: HashMap<SessionId, Live>,
     log_budget: Bucket,
     suppressed: u64,
@@ -121,6 +123,7 @@ impl Slot {
                 pace: Pace::new(now),
                 removed: false,
                 proving: false,
+                slow_proofs: 0,
                 live: HashMap::new(),
                 log_budget: Bucket::new(1, 10, now),
                 suppressed: 0,
@@ -289,6 +292,18 @@ impl Core {
         self.greeting.retain(|(other, _)| *other != session);
     }
 
+    /// A place is needed elsewhere: ends the oldest connection that has not said Hello, else the oldest reporter, an
+    /// unproven one if there is one. `false`: there is none.
+    pub(super) fn make_way(&mut self) -> bool {
+        let reporters = self.instance.reporters();
+        let wake = match self.greeting.pop_front() {
+            Some((_, wake)) => Some(wake),
+            // One that was told before is not there any more.
+            None => reporters.iter().find_map(|session| self.live.remove(session)).map(|live| live.wake),
+        };
+        wake.map(|wake| wake.order(Order::End(ByeReason::TOO_MANY))).is_some()
+    }
+
     /// A session begins.
     pub(super) fn enter(&mut self, session: SessionId, wake: Arc<Wake>, challenge: Challenge) {
         self.live.insert(session, Live { wake, challenge });
@@ -445,7 +460,8 @@ fn state<S>(state: S, since: Now, age_ms: Option<u64>, detail: Option<String>) -
     State { state, since, age_ms, detail }
 }
 
-fn transport(config: &Config, port: u32) -> Transport {
+/// How an instance is reached, for readers.
+pub(super) fn transport(config: &Config, port: u32) -> Transport {
     Transport {
         kind: config.address.kind().into(),
         address: match &config.address {

@@ -61,8 +61,8 @@ impl Watches {
     }
 
     /// Ends a watch, if it has not ended with what it watched.
-    pub(super) fn end(&self, watch: Option<Watch>) {
-        if let (Some(inotify), Some(watch)) = (&self.inotify, watch) {
+    pub(super) fn end(&self, watch: Watch) {
+        if let Some(inotify) = &self.inotify {
             let _ended_before = inotify.rm_watch(watch);
         }
     }

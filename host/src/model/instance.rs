@@ -265,6 +265,14 @@ impl Instance {
         (self.peers.len(), self.peers.iter().filter(|peer| peer.standing != Standing::Proven).count())
     }
 
+    /// Reporters' sessions: unproven ones first, the oldest first.
+    #[must_use]
+    pub fn reporters(&self) -> Vec<SessionId> {
+        let mut reporters: Vec<_> = self.peers.iter().filter(|peer| peer.role == Role::Reporter).collect();
+        reporters.sort_by_key(|peer| peer.standing == Standing::Proven);
+        reporters.iter().map(|peer| peer.session).collect()
+    }
+
     /// Whether the speaker's boot has been seen on another instance too.
     #[must_use]
     pub fn is_clone(&self) -> bool {

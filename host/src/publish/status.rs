@@ -21,7 +21,8 @@
 //!   changes, else at most once a second an instance.
 //!
 //! Anything else answers with a status of 4xx or 5xx and [`ApiError`]; only what is no HTTP has an empty answer. A
-//! request has 5 s for its head, an answer is read within 10 s or cut, and at most 32 watches are open (503 beyond).
+//! request has 5 s for its head, an answer is read within 10 s or cut, and at most 32 watches are open (503 beyond),
+//! fewer where the limit of open files is below 1024.
 
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -409,6 +410,8 @@ pub struct Daemon {
     pub port: u32,
     /// Instances that it knows.
     pub instances: u64,
+    /// Folders with an `instance.toml` whose names no instance can have: they are left alone.
+    pub misnamed: Vec<String>,
     /// Open sessions.
     pub sessions: u64,
     /// Log lines over the rate limit.

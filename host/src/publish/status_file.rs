@@ -4,11 +4,17 @@ use super::snapshot::Snapshot;
 use std::fs::{OpenOptions, Permissions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How the temporary files begin: left ones are removed at start.
 const TEMPORARY: &str = ".status.json.";
+
+/// Where it is.
+#[must_use]
+pub fn path(folder: &Path) -> PathBuf {
+    folder.join("status.json")
+}
 
 /// Replaces the file: a new name in the same folder that nobody else has, then a rename. No fsync: it is written again
 /// soon, and after a crash of the host its values are of no use.
@@ -25,7 +31,7 @@ pub fn write(folder: &Path, snapshot: &Snapshot) -> io::Result<()> {
         .map_err(io::Error::from)
         .and_then(|()| out.write_all(b"\n"))
         .and_then(|()| out.flush())
-        .and_then(|()| std::fs::rename(&temporary, folder.join("status.json")));
+        .and_then(|()| std::fs::rename(&temporary, path(folder)));
     if written.is_err() {
         let _already_failed = std::fs::remove_file(&temporary);
     }

@@ -58,18 +58,13 @@ fn names_that_are_none_are_left_alone_and_one_address_has_one_instance() {
         (".hidden", "unix = '@/hidden.sock'"),
         ("with space", "unix = '@/space.sock'"),
     ]);
-    wait_for("one of them to be told", || {
-        ["a", "b"].iter().find(|name| daemon.status(name).is_some_and(|status| status["config_error"].is_string()))
-    });
+    daemon.wait_status("a", "listening", |status| status["link"]["state"] == "listening");
     let (_, all) = daemon.get("/v1/instances");
     let names: Vec<_> = all["instances"].as_array().unwrap().iter().map(|status| status["name"].clone()).collect();
     assert_eq!(names, [json!("a"), json!("b")]);
-    let errors: Vec<_> = ["a", "b"]
-        .iter()
-        .filter_map(|name| daemon.status(name).unwrap()["config_error"].as_str().map(str::to_owned))
-        .collect();
-    assert_eq!(errors.len(), 1);
-    assert!(errors[0].contains("\" has the same address"), "{errors:?}");
+    let error = daemon.wait_status("b", "the error", |status| status["config_error"].is_string());
+    assert!(error["config_error"].as_str().unwrap().starts_with("\"a\" has the same address"), "{error}");
+    assert_eq!(all["daemon"]["misnamed"], json!(["with space"]));
     assert!(!daemon.dir().join(".hidden/status.json").exists());
     // However often the folders are looked at, it is said once.
     for name in ["c", "d", "e"] {
@@ -80,6 +75,69 @@ fn names_that_are_none_are_left_alone_and_one_address_has_one_instance() {
     for (what, times) in [("has the same address", 1), ("the folder \"with space\" is left alone", 1), ("hidden", 0)] {
         assert_eq!(log.matches(what).count(), times, "{what} in {log}");
     }
+}
+
+#[test]
+fn who_has_an_address_keeps_it_over_restarts_whatever_the_names_of_the_others_are() {
+    let mut daemon = Daemon::start(&[("m", "unix = '@/vm.sock'")]);
+    daemon.wait_status("m", "listening", |status| status["link"]["state"] == "listening");
+    for name in ["a", "z", "b", "y"] {
+        daemon.write(name, "unix = '@/vm.sock'");
+        daemon.wait_status(name, "the error", |status| status["config_error"].is_string());
+    }
+    assert!(daemon.terminate().success());
+    // A copy says that it had the address, under another name.
+    fs::create_dir(daemon.dir().join("copy")).unwrap();
+    for file in ["instance.toml", "status.json"] {
+        fs::copy(daemon.dir().join("m").join(file), daemon.dir().join("copy").join(file)).unwrap();
+    }
+    daemon.spawn();
+    for name in ["a", "b", "y", "z", "copy"] {
+        let told =
+            |status: &serde_json::Value| status["config_error"].as_str().is_some_and(|e| e.starts_with("\"m\" has"));
+        daemon.wait_status(name, "the error", |status| status["name"] == name && told(status));
+    }
+    drop(Guest::open(&daemon.run().join("vm.sock"), AGENT));
+    daemon.wait_status("m", "the guest", |status| status["guest"]["name"] == "vm");
+    // Who is left gets it, and keeps it too.
+    remove(&daemon, "m");
+    daemon.wait_status("a", "the address", |status| status["link"]["state"] == "listening");
+}
+
+#[test]
+fn addresses_may_change_hands_at_once() {
+    let daemon = Daemon::start(&[("a", "unix = '@/a.sock'"), ("b", "unix = '@/b.sock'"), ("c", "unix = '@/c.sock'")]);
+    let open = |socket: &str, boot| Guest::open(&daemon.run().join(socket), Who { boot, nonce: boot, ..AGENT });
+    let wait_guest = |name: &str, boot: u8| {
+        let boot = format!("{boot:02x}").repeat(16);
+        daemon.wait_status(name, "its guest", |status| {
+            status["guest"]["boot_id"] == boot && status["link"]["state"] == "up" && status["config_error"].is_null()
+        });
+    };
+    let (mut a, mut b) = (open("a.sock", 1), open("b.sock", 2));
+    // Their folders' names change places, through one that the daemon does not see.
+    let away = daemon.run().join("away");
+    fs::rename(daemon.dir().join("a"), &away).unwrap();
+    fs::rename(daemon.dir().join("b"), daemon.dir().join("a")).unwrap();
+    fs::rename(&away, daemon.dir().join("b")).unwrap();
+    for guest in [&mut a, &mut b] {
+        let said = guest.hear_other();
+        assert!(matches!(said, Said::Bye(ByeReason::MOVED | ByeReason::REMOVED)), "{said:?}");
+    }
+    let _guests = (open("a.sock", 3), open("b.sock", 4));
+    wait_guest("a", 4);
+    wait_guest("b", 3);
+    let [a, b, c] = ["a", "b", "c"].map(|name| daemon.dir().join(name).join("instance.toml"));
+    wait_watched(&daemon, "all three to be watched", &[&a, &b, &c]);
+
+    // Who asks for what another one has gets nothing, and keeps nothing that it does not ask for any more.
+    daemon.write("a", "unix = '@/c.sock'");
+    daemon.wait_status("a", "the error", |status| status["config_error"].is_string());
+    daemon.write("c", "unix = '@/b.sock'");
+    daemon.wait_status("a", "c's address", |status| status["config_error"].is_null());
+    let _guests = (open("c.sock", 5), open("b.sock", 6));
+    wait_guest("a", 5);
+    wait_guest("c", 6);
 }
 
 #[test]
