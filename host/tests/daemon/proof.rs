@@ -1,6 +1,6 @@
 //! Root in the guest is proven by an answer on its privileged port; clones are told apart.
 
-use crate::support::{AGENT, Daemon, Guest, HybridVmm, Said, Who, hello};
+use crate::support::{AGENT, Daemon, Guest, HybridVmm, Said, Who, hello, wait_for};
 use informant_wire::frame::{encode, kind};
 use informant_wire::guest_to_host::Proof;
 use informant_wire::hello::{Capabilities, RefusedCode};
@@ -8,6 +8,8 @@ use informant_wire::host_to_guest::ByeReason;
 use informant_wire::id::{Challenge, SessionId};
 use serde_json::json;
 use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const HYBRID: (&str, &str) = ("vm", "uds = '@/v.sock'");
 const PROVABLE: Who = Who { capabilities: Capabilities(3), ..AGENT };
@@ -68,6 +70,41 @@ fn a_proven_agent_gives_way_to_a_proven_one_only() {
     after_reset.wait_ack(|ack| ack.sample == 1);
     let status = daemon.wait_status("vm", "the new boot", |status| status["guest"]["boot_id"] == "02".repeat(16));
     assert_eq!(status["guest"]["proven"], true);
+}
+
+#[test]
+fn guests_that_never_answer_hold_up_nobody_elses_proof() {
+    // 16 proofs are asked for at a time with this limit of open files.
+    const MUTE: usize = 64;
+    let toml = |name: &str| (name.to_owned(), format!("uds = '@/{name}'"));
+    let tomls: Vec<_> = (0..MUTE).map(|number| toml(&format!("mute{number}"))).chain([toml("vm")]).collect();
+    let instances: Vec<_> = tomls.iter().map(|(name, toml)| (name.as_str(), toml.as_str())).collect();
+    let daemon = Daemon::start_with(&instances, Some(256));
+    let vmm = HybridVmm::bind(&daemon.run().join("vm"));
+    let asked: Arc<[AtomicUsize]> = (0..MUTE).map(|_| AtomicUsize::new(0)).collect();
+    let mut guests = Vec::new();
+    for number in 0..MUTE {
+        let (vmm, asked) = (HybridVmm::bind(&daemon.run().join(format!("mute{number}"))), Arc::clone(&asked));
+        // Takes every question, and neither answers nor closes.
+        std::thread::spawn(move || {
+            let mut open = Vec::new();
+            loop {
+                open.push(vmm.next());
+                asked[number].fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let path = daemon.run().join(format!("mute{number}_5252"));
+        guests.push(Guest::open(&path, Who { boot: number as u8 + 2, nonce: number as u8 + 2, ..PROVABLE }));
+    }
+    wait_for("each to be asked", || asked.iter().all(|asked| asked.load(Ordering::Relaxed) > 0).then_some(()));
+    let questions = || asked.iter().map(|asked| asked.load(Ordering::Relaxed)).sum::<usize>();
+    let before = questions();
+    let (_guest, said) = Guest::greet(&daemon.run().join("vm_5252"), PROVABLE);
+    let Said::Welcome { session, challenge, .. } = said else { panic!("{said:?}") };
+    answer(&vmm, session, Some(challenge));
+    let between = questions() - before;
+    assert!(between <= 16, "{between} others were asked before");
+    daemon.wait_status("vm", "the proof", |status| status["guest"]["proven"] == true);
 }
 
 #[test]
