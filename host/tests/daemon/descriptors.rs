@@ -73,7 +73,11 @@ fn one_guest_that_takes_all_it_can_get_keeps_no_other_from_its_own() {
 fn a_limit_that_is_too_low_is_told_at_the_start() {
     let daemon = Daemon::start(&[]);
     let mut command = Command::new("sh");
-    command.args(["-c", "ulimit -n 255 && exec \"$0\" --dir \"$1\" serve", env!("CARGO_BIN_EXE_informant-host")]);
+    command.args([
+        "-c",
+        "ulimit -n 255 && exec timeout 30 \"$0\" --dir \"$1\" serve",
+        env!("CARGO_BIN_EXE_informant-host"),
+    ]);
     let output = command.arg(daemon.run()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
