@@ -75,7 +75,7 @@ fn a_proven_agent_gives_way_to_a_proven_one_only() {
 #[test]
 fn guests_that_never_answer_hold_up_nobody_elses_proof() {
     // 16 proofs are asked for at a time with this limit of open files.
-    const MUTE: usize = 64;
+    const MUTE: u8 = 64;
     let toml = |name: &str| (name.to_owned(), format!("uds = '@/{name}'"));
     let tomls: Vec<_> = (0..MUTE).map(|number| toml(&format!("mute{number}"))).chain([toml("vm")]).collect();
     let instances: Vec<_> = tomls.iter().map(|(name, toml)| (name.as_str(), toml.as_str())).collect();
@@ -90,11 +90,11 @@ fn guests_that_never_answer_hold_up_nobody_elses_proof() {
             let mut open = Vec::new();
             loop {
                 open.push(vmm.next());
-                asked[number].fetch_add(1, Ordering::Relaxed);
+                asked[usize::from(number)].fetch_add(1, Ordering::Relaxed);
             }
         });
         let path = daemon.run().join(format!("mute{number}_5252"));
-        guests.push(Guest::open(&path, Who { boot: number as u8 + 2, nonce: number as u8 + 2, ..PROVABLE }));
+        guests.push(Guest::open(&path, Who { boot: number + 2, nonce: number + 2, ..PROVABLE }));
     }
     wait_for("each to be asked", || asked.iter().all(|asked| asked.load(Ordering::Relaxed) > 0).then_some(()));
     let questions = || asked.iter().map(|asked| asked.load(Ordering::Relaxed)).sum::<usize>();
