@@ -100,6 +100,18 @@ fn a_name_that_no_instance_has_is_an_error_with_a_suggestion() {
 }
 
 #[test]
+fn a_folder_whose_name_no_instance_can_have_is_shown_as_that() {
+    let dir = folders(&[status("web-1", 1)]);
+    fs::create_dir(dir.path().join("web 2")).unwrap();
+    fs::write(dir.path().join("web 2/instance.toml"), "unix = '/x'").unwrap();
+    let why = "the folder is left alone: an instance's name is 1 to 64 of A-Z a-z 0-9 . _ -";
+    let (code, out, _) = run(dir.path(), &["ls", "web 2"]);
+    assert!(code == Some(0) && out.contains("\nweb 2  config error  ") && out.contains(why), "{out}");
+    let (code, _, complaint) = run(dir.path(), &["show", "web 2"]);
+    assert!(code == Some(1) && complaint.ends_with(&format!("informant-host: web 2: {why}\n")), "{complaint}");
+}
+
+#[test]
 fn a_wrong_directory_is_an_error_that_names_it() {
     let dir = tempfile::tempdir().unwrap();
     for command in ["ls", "watch"] {

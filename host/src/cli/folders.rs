@@ -56,8 +56,7 @@ pub(super) fn misnamed(name: String) -> Status {
 /// The text of an instance's status; `None` where there is no such instance.
 pub(super) fn status_text(dir: &Path, name: &str) -> Result<Option<String>, CommandError> {
     let folder = dir.join(name);
-    let plain = Path::new(name).components().count() == 1 && !name.starts_with('.');
-    if !plain || !is_instance(&folder) {
+    if !is_instance_name(name) || !is_instance(&folder) {
         return Ok(None);
     }
     let path = folder.join(STATUS);
