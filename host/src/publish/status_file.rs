@@ -48,3 +48,49 @@ pub fn remove_left_over(folder: &Path) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publish::status::Status;
+    use std::collections::BTreeMap;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn eight_writers_and_eight_readers_see_whole_files_and_leave_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let replace = |length: usize| {
+            let labels = BTreeMap::from([("text".into(), "x".repeat(length))]);
+            write(dir.path(), &Snapshot { head: Status { labels, ..Status::default() }, ..Snapshot::default() })
+        };
+        replace(1).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut lengths = std::collections::HashSet::new();
+                        while !done.load(Ordering::Relaxed) {
+                            let bytes = std::fs::read(dir.path().join("status.json")).unwrap();
+                            let status: Status = serde_json::from_slice(&bytes).unwrap();
+                            lengths.insert(status.labels["text"].len());
+                        }
+                        lengths
+                    })
+                })
+                .collect();
+            // Longer than the writers' buffer, and shorter.
+            let writers: Vec<_> = (0..8)
+                .map(|writer| scope.spawn(move || (0..50).try_for_each(|turn| replace(1 + writer * 7_000 + turn))))
+                .collect();
+            for writer in writers {
+                writer.join().unwrap().unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+            let seen: usize = readers.into_iter().map(|reader| reader.join().unwrap().len()).max().unwrap_or(0);
+            assert!(seen > 1, "readers saw one file only");
+        });
+        let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, ["status.json"]);
+    }
+}
