@@ -48,7 +48,7 @@ impl KFile {
     }
 
     /// A file of something that may go, and whose path something else may take: once gone, it is missing until
-    /// [`Self::expect`].
+    /// [`Self::look_again`].
     #[must_use]
     pub fn bound(path: &[u8]) -> Self {
         Self { is_bound: true, ..Self::new(path) }
@@ -73,7 +73,7 @@ impl KFile {
     }
 
     /// It may be there by now, though it was not.
-    pub const fn expect(&mut self) {
+    pub const fn look_again(&mut self) {
         self.missing = false;
     }
 }
@@ -86,13 +86,13 @@ pub enum Slot {
     Empty,
     /// Open.
     Open(OwnedFd),
-    /// It was not there; looked for with [`Look::All`] and after [`Self::expect`].
+    /// It was not there; looked for with [`Look::All`] and after [`Self::look_again`].
     Missing,
 }
 
 impl Slot {
-    /// As [`KFile::expect`].
-    pub fn expect(&mut self) {
+    /// As [`KFile::look_again`].
+    pub fn look_again(&mut self) {
         if matches!(self, Self::Missing) {
             *self = Self::Empty;
         }
@@ -306,7 +306,7 @@ impl Files {
         path: &[u8],
     ) -> Result<usize, Errno> {
         if self.look == Look::All || !self.is_live() {
-            slot.expect();
+            slot.look_again();
         }
         let keep = keep && self.is_live();
         if !keep && matches!(slot, Slot::Open(_)) {

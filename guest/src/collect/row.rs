@@ -83,14 +83,14 @@ impl Default for Row {
         };
         // These come later than the first sample, from the probe; they should not cost a second schema.
         for metric in SubjectKind::FILESYSTEM.rows() {
-            row.expect(metric.id);
+            row.want(metric.id);
         }
         row
     }
 }
 
 impl Row {
-    fn expect(&mut self, id: MetricId) {
+    fn want(&mut self, id: MetricId) {
         if let Some(offset) = self.offsets.get_mut(usize::from(id.0))
             && *offset == NEVER
         {
@@ -107,7 +107,7 @@ impl Row {
 
     /// Sets a value, in the metric's wire unit.
     pub fn set(&mut self, at: Place, id: MetricId, value: u64) {
-        let Some(i) = self.index(at, id) else { return self.expect(id) };
+        let Some(i) = self.index(at, id) else { return self.want(id) };
         if let Some(slot) = self.values.get_mut(i) {
             *slot = value;
             bits::put(&mut self.present, i, true);

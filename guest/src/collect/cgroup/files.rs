@@ -96,10 +96,10 @@ impl Hot {
     }
 
     /// They may be there by now, though they were not.
-    pub const fn expect(&mut self) {
-        self.current.expect();
-        self.events.expect();
-        self.cpu.expect();
+    pub const fn look_again(&mut self) {
+        self.current.look_again();
+        self.events.look_again();
+        self.cpu.look_again();
     }
 
     /// The part of a sample that is never left out. Whether all files that were open live on: else the cgroup, or a
@@ -139,7 +139,7 @@ pub struct Slots {
 impl Slots {
     /// A cgroup seldom has all files, and each look for one costs as much as reading another: they are looked for when
     /// the controllers changed, and now and then: `cgroup.pressure` takes files away and brings them back.
-    pub fn expect(&mut self, files: &mut Files, hot: &mut Hot, keep: bool, directory: &Directory<'_>) {
+    pub fn look_again(&mut self, files: &mut Files, hot: &mut Hot, keep: bool, directory: &Directory<'_>) {
         if !hot.is_missing() && !self.files.iter().any(|slot| matches!(slot, Slot::Missing)) {
             return;
         }
@@ -147,8 +147,8 @@ impl Slots {
             files.read_kept(&mut self.controllers, keep, Some(directory), b"cgroup.controllers").map(digest);
         self.readings = self.readings.wrapping_add(1);
         if controllers != self.digest || self.readings.is_multiple_of(LOOK_EVERY) {
-            self.files.iter_mut().for_each(Slot::expect);
-            hot.expect();
+            self.files.iter_mut().for_each(Slot::look_again);
+            hot.look_again();
         }
         self.digest = controllers;
     }

@@ -127,7 +127,7 @@ impl Cgroups {
             {
                 group.is_new = false;
                 let directory = Directory::new(walk::join(&mut self.walk.path, base, &member.name));
-                group.cold.expect(cx.files, &mut group.hot, keep, &directory);
+                group.cold.look_again(cx.files, &mut group.hot, keep, &directory);
                 let cold = group.cold.cold(keep, &directory);
                 files::read_cold(cx.files, cold, cx.row, place, &mut group.figures, &mut group.disks);
             }

@@ -130,7 +130,7 @@ impl Visit<'_> {
                     && std::mem::take(&mut member.data.is_doubtful)
                 {
                     // A controller of it went.
-                    member.data.hot.expect();
+                    member.data.hot.look_again();
                     member.data.is_new = true;
                 }
                 return;

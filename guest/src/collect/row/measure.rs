@@ -125,7 +125,7 @@ mod tests {
         };
         let mut row = Row::default();
         for metric in [id::FORKS, id::LOAD1, id::DISK_READS] {
-            row.expect(metric);
+            row.want(metric);
         }
         let mut measure = Measure::default();
         place(&mut measure);
