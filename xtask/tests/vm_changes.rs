@@ -83,33 +83,35 @@ fn cgroups(guest: &Changed<'_>) -> Result<()> {
         let text = guest.vm.sh(&format!("sed -n 's/^usage_usec //p' /sys/fs/cgroup{path}/cpu.stat"), SOON)?;
         Ok(text.trim().parse::<f64>()? / 1e6)
     };
-    let burn = "(echo 0 >/sys/fs/cgroup/work/cgroup.procs; i=0; while [ $i -lt 40000 ]; do i=$((i + 1)); done)";
-    guest
-        .shows(&format!("mkdir /sys/fs/cgroup/work; {burn}"), TOLD, |status| cgroup(status, CPU, "/work").is_some())?;
-    guest.shows("rmdir /sys/fs/cgroup/work", SEEN, |status| cgroup(status, CPU, "/work").is_none())?;
-    guest
-        .shows(&format!("mkdir /sys/fs/cgroup/work; {burn}"), TOLD, |status| cgroup(status, CPU, "/work").is_some())?;
+    let burn = "(echo 0 >/sys/fs/cgroup/batch/cgroup.procs; i=0; while [ $i -lt 40000 ]; do i=$((i + 1)); done)";
+    guest.shows(&format!("mkdir /sys/fs/cgroup/batch; {burn}"), TOLD, |status| {
+        cgroup(status, CPU, "/batch").is_some()
+    })?;
+    guest.shows("rmdir /sys/fs/cgroup/batch", SEEN, |status| cgroup(status, CPU, "/batch").is_none())?;
+    guest.shows(&format!("mkdir /sys/fs/cgroup/batch; {burn}"), TOLD, |status| {
+        cgroup(status, CPU, "/batch").is_some()
+    })?;
 
     // Another one under the same name, between two samples: it begins anew, and nobody takes it for the old one.
-    let (old, before) = (usage("/work")?, counter(&now(guest.system)?, "counters_back")?);
-    let status = guest.shows("rmdir /sys/fs/cgroup/work; mkdir /sys/fs/cgroup/work", TOLD, |status| {
-        cgroup(status, CPU, "/work").is_some_and(|shown| shown < old)
+    let (old, before) = (usage("/batch")?, counter(&now(guest.system)?, "counters_back")?);
+    let status = guest.shows("rmdir /sys/fs/cgroup/batch; mkdir /sys/fs/cgroup/batch", TOLD, |status| {
+        cgroup(status, CPU, "/batch").is_some_and(|shown| shown < old)
     })?;
     assert_eq!(counter(&status, "counters_back")?, before, "the new cgroup's counters were taken for the old one's");
-    let shown = cgroup(&status, CPU, "/work").context("usage")?;
-    assert!(shown <= usage("/work")?, "{shown} is not the new cgroup's");
+    let shown = cgroup(&status, CPU, "/batch").context("usage")?;
+    assert!(shown <= usage("/batch")?, "{shown} is not the new cgroup's");
 
     // A controller that comes later brings its files, and one that goes takes them away.
     let status =
-        guest.shows("mkdir /sys/fs/cgroup/work/sub", TOLD, |status| cgroup(status, CPU, "/work/sub").is_some())?;
-    assert_eq!(cgroup(&status, MEMORY, "/work/sub"), None);
-    let subtree = "/sys/fs/cgroup/work/cgroup.subtree_control";
+        guest.shows("mkdir /sys/fs/cgroup/batch/sub", TOLD, |status| cgroup(status, CPU, "/batch/sub").is_some())?;
+    assert_eq!(cgroup(&status, MEMORY, "/batch/sub"), None);
+    let subtree = "/sys/fs/cgroup/batch/cgroup.subtree_control";
     let has = |status: &Value| {
         let limit = "container_spec_memory_limit_bytes";
-        [cgroup(status, MEMORY, "/work/sub").is_some(), cgroup(status, "container_memory_rss", "/work/sub").is_some()]
+        [cgroup(status, MEMORY, "/batch/sub").is_some(), cgroup(status, "container_memory_rss", "/batch/sub").is_some()]
             .into_iter()
             .chain([status["metrics"].as_array().into_iter().flatten().any(|group| {
-                group["labels"]["id"] == "/work/sub"
+                group["labels"]["id"] == "/batch/sub"
                     && group["values"].as_array().into_iter().flatten().any(|value| value["name"] == limit)
             })])
             .collect::<Vec<_>>()
@@ -117,8 +119,8 @@ fn cgroups(guest: &Changed<'_>) -> Result<()> {
     guest.shows(&format!("echo +memory >{subtree}"), TOLD, |status| !has(status).contains(&false))?;
     guest.shows(&format!("echo -memory >{subtree}"), SEEN, |status| !has(status).contains(&true))?;
     guest.shows(&format!("echo +memory >{subtree}"), TOLD, |status| !has(status).contains(&false))?;
-    guest.shows("rmdir /sys/fs/cgroup/work/sub /sys/fs/cgroup/work", SEEN, |status| {
-        cgroup(status, CPU, "/work").is_none() && cgroup(status, CPU, "/work/sub").is_none()
+    guest.shows("rmdir /sys/fs/cgroup/batch/sub /sys/fs/cgroup/batch", SEEN, |status| {
+        cgroup(status, CPU, "/batch").is_none() && cgroup(status, CPU, "/batch/sub").is_none()
     })?;
 
     // Where the hierarchy was, something else is; it is mounted a second time at another place.
