@@ -300,7 +300,7 @@ impl Guest {
             (SubjectKind::VM, b"", &[id::LOAD1, id::MEM_TOTAL, id::MEM_AVAILABLE]),
             (SubjectKind::CPU, b"0", &[id::CPU_USER, id::CPU_IDLE]),
             (SubjectKind::NETWORK, b"eth0\x1b[2J\xff", &[id::NET_RX_BYTES]),
-            (SubjectKind::CGROUP, b"/work", &[id::CGROUP_MEMORY_MAX, MetricId(60_000)]),
+            (SubjectKind::CGROUP, b"/batch", &[id::CGROUP_MEMORY_MAX, MetricId(60_000)]),
         ]);
     }
 
