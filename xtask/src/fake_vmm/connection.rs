@@ -9,8 +9,10 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// How long a guest's first bytes wait for the mirror's host to answer the same ones: less than an agent's patience.
+const MIRROR_FIRST: Duration = Duration::from_secs(2);
 const BUFFER: usize = 64 * 1024;
 
 /// A guest has dialled the host's port.
@@ -24,7 +26,6 @@ pub(super) fn serve_guest(shared: &Arc<Shared>, guest: UnixStream) {
     if dial == Dial::Close {
         return;
     }
-    // The mirror first, so that the guest's own connection is the newer one.
     let mirror = mirror.and_then(|uds| shared.dial_host(&uds).ok());
     match (shared.dial_host(&shared.uds), dial) {
         (Ok(host), _) => {
@@ -65,6 +66,7 @@ pub(super) struct Connection {
     from_guest: AtomicU64,
     over: AtomicBool,
     host_is_dead: AtomicBool,
+    mirror_answered: AtomicBool,
 }
 
 impl Connection {
@@ -89,6 +91,7 @@ impl Connection {
             from_guest: AtomicU64::new(0),
             over: AtomicBool::new(false),
             host_is_dead: AtomicBool::new(false),
+            mirror_answered: AtomicBool::new(false),
         }
     }
 
@@ -200,6 +203,7 @@ impl Connection {
             }
             if let Some(mirror) = &self.mirror {
                 let _ = (&*mirror).write_all(bytes);
+                self.await_mirror();
             }
         }
         for piece in bytes.chunks(pieces) {
@@ -228,13 +232,21 @@ impl Connection {
         true
     }
 
+    /// The guest's own connection is the newer one: its host hears of the guest after the mirror's has answered.
+    fn await_mirror(&self) {
+        let since = Instant::now();
+        while !self.mirror_answered.load(Ordering::Relaxed) && since.elapsed() < MIRROR_FIRST && !self.is_over() {
+            thread::sleep(POLL);
+        }
+    }
+
     /// A clone's host speaks to a guest that does not listen here.
     fn discard(&self, mut mirror: &UnixStream) {
         let mut buffer = [0; 1024];
         while !self.is_over() {
             match mirror.read(&mut buffer) {
                 Ok(0) => return,
-                Ok(_) => {}
+                Ok(_) => self.mirror_answered.store(true, Ordering::Relaxed),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
                 Err(_) => return,
             }
