@@ -55,8 +55,10 @@ struct Connection {
 
 /// What some bytes led to.
 enum Pumped {
-    /// All that is there was taken.
+    /// Nothing, or time and orders have their turn.
     Empty,
+    /// All that was there at this time was taken.
+    Taken(Now),
     /// There may be more.
     More,
     /// The handshake's turn.
@@ -109,8 +111,8 @@ impl Connection {
         let mut armed_us = 0;
         let wake = Arc::clone(&self.wake);
         let mut woken = std::pin::pin!(wake.notify.notified());
+        let mut now = self.shared.now();
         loop {
-            let now = self.shared.now();
             if let Some(ending) = self.turn(now) {
                 return ending;
             }
@@ -139,6 +141,10 @@ impl Connection {
                 () = timer.as_mut() => Pumped::Empty,
             };
             match pumped {
+                Pumped::Taken(at) => {
+                    now = at;
+                    continue;
+                }
                 Pumped::Empty => {}
                 Pumped::More => tokio::task::yield_now().await,
                 Pumped::Over(ending) => return ending,
@@ -148,6 +154,7 @@ impl Connection {
                     }
                 }
             }
+            now = self.shared.now();
         }
     }
 
@@ -214,7 +221,7 @@ impl Connection {
                     Ok(()) => {
                         let full = space.remaining() == 0;
                         let pumped = self.take(space.filled());
-                        if full && matches!(pumped, Pumped::Empty) { Pumped::More } else { pumped }
+                        if full && matches!(pumped, Pumped::Taken(_)) { Pumped::More } else { pumped }
                     }
                     Err(error) => Pumped::Over(Ending::Failed(error.to_string())),
                 })
@@ -298,7 +305,7 @@ impl Connection {
         match (ending, hello) {
             (Some(ending), _) => Pumped::Over(ending),
             (None, Some(facts)) => Pumped::Hello(facts),
-            (None, None) => Pumped::Empty,
+            (None, None) => Pumped::Taken(now),
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::model::budget::Bucket;
 use crate::model::{Now, SECOND_US};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// All files together, again and again, take so much of a core: a fiftieth, in equal shares.
 const SHARE: u64 = 50;
@@ -24,6 +25,41 @@ pub(super) struct Fleet {
     pub(super) instances: usize,
     /// How long the storage took for a file lately, microseconds.
     pub(super) took_us: u64,
+    /// What a file costs most instances lately, microseconds of CPU time.
+    pub(super) cost_us: u64,
+}
+
+/// The median of what passes by, roughly, in constant space: however large a single value is, it moves it by a step.
+#[derive(Debug)]
+pub(super) struct Median(AtomicU64);
+
+impl Median {
+    pub(super) const fn new(guess: u64) -> Self {
+        Self(AtomicU64::new(guess))
+    }
+
+    pub(super) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// One thread adds, others read.
+    pub(super) fn add(&self, value: u64) {
+        let median = self.get();
+        let step = median / 16 + 1;
+        let moved = if value > median { median.saturating_add(step) } else { median.saturating_sub(step) };
+        self.0.store(moved, Ordering::Relaxed);
+    }
+}
+
+/// When the file may show that a state changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChangeShows {
+    /// It does, or is on its way to.
+    Already,
+    /// It may be written.
+    Now,
+    /// The instance has had its share.
+    Later,
 }
 
 /// Of one instance.
@@ -53,9 +89,12 @@ impl Pace {
     }
 
     /// Whether it may be written because a state changed.
-    pub(super) fn may_show_change(&mut self, now: Now) -> bool {
+    pub(super) fn change_shows(&mut self, now: Now) -> ChangeShows {
+        if !self.changed {
+            return ChangeShows::Already;
+        }
         let apart = self.written_us == 0 || now.mono_us >= self.written_us + APART_US;
-        self.changed && !self.queued && apart && self.changes.has(1, now)
+        if !self.queued && apart && self.changes.has(1, now) { ChangeShows::Now } else { ChangeShows::Later }
     }
 
     /// Since when it should have been written again, if it should.
@@ -90,7 +129,9 @@ impl Pace {
     /// Microseconds from one write to the next without a change.
     fn every_us(&self, fleet: Fleet) -> u64 {
         let instances = fleet.instances as u64;
-        let share_us = self.cost_us.saturating_mul(SHARE).saturating_mul(instances);
+        // An instance learns from its own files alone what one costs, which is slow where it has few.
+        let cost_us = self.cost_us.max(fleet.cost_us);
+        let share_us = cost_us.saturating_mul(SHARE).saturating_mul(instances);
         // One thread writes them one after the other: slower storage makes the round longer, whatever it costs.
         let round_us = fleet.took_us.saturating_mul(instances).saturating_mul(2);
         share_us.clamp(AT_LEAST_US, AT_MOST_US).max(round_us)
@@ -111,7 +152,7 @@ mod tests {
     }
 
     fn fleet(instances: usize) -> Fleet {
-        Fleet { instances, took_us: 200 }
+        Fleet { instances, took_us: 200, cost_us: 100 }
     }
 
     fn write(pace: &mut Pace, cost_us: u64, instances: usize, ms: u64) {
@@ -136,7 +177,25 @@ mod tests {
         write(&mut pace, 100, 10_000, 1000);
         assert!(pace.due_since(at(50_000)).is_none() && pace.due_since(at(51_000)).is_some());
         assert_eq!(pace.promise_ms(fleet(10_000), at(1000)), 106_000);
-        assert_eq!(pace.promise_ms(Fleet { instances: 10_000, took_us: 50_000 }, at(0)), 2_005_000);
+        assert_eq!(pace.promise_ms(Fleet { took_us: 50_000, ..fleet(10_000) }, at(0)), 2_005_000);
+    }
+
+    #[test]
+    fn what_files_have_come_to_cost_stretches_the_pace_of_those_that_have_not_been_written_since() {
+        let mut pace = Pace::new(at(0));
+        write(&mut pace, 100, 1_000, 1000);
+        pace.queue(Fleet { cost_us: 400, ..fleet(1_000) }, at(10_000));
+        pace.written(100, false, at(10_000));
+        assert!(pace.due_since(at(29_000)).is_none() && pace.due_since(at(30_000)).is_some());
+    }
+
+    #[test]
+    fn a_few_dear_files_move_no_median() {
+        let median = Median::new(100);
+        for number in 0..1_000 {
+            median.add(if number % 10 == 0 { 50_000 } else { 300 });
+        }
+        assert!((250..500).contains(&median.get()), "{median:?}");
     }
 
     #[test]
@@ -145,7 +204,7 @@ mod tests {
         let mut shown = Vec::new();
         for ms in (1000..6000).step_by(10) {
             pace.change();
-            if pace.may_show_change(at(ms)) {
+            if pace.change_shows(at(ms)) == ChangeShows::Now {
                 shown.push(ms);
                 write(&mut pace, 100, 1, ms);
             }
@@ -160,8 +219,10 @@ mod tests {
         assert!(pace.change() && !pace.change());
         pace.queue(fleet(10_000), at(10));
         pace.change();
-        assert!(!pace.may_show_change(at(5_000)) && pace.due_since(at(500_000)).is_none());
+        assert_eq!(pace.change_shows(at(5_000)), ChangeShows::Later);
+        assert!(pace.due_since(at(500_000)).is_none());
         pace.written(100, true, at(5_000));
-        assert!(pace.may_show_change(at(5_000)) && pace.due_since(at(6_000)).is_some());
+        assert_eq!(pace.change_shows(at(5_000)), ChangeShows::Now);
+        assert!(pace.due_since(at(6_000)).is_some());
     }
 }

@@ -1,7 +1,7 @@
 //! Gives status files to the writer: at once when a state changes, else at the instance's pace ([`super::pace`]). What
 //! mass changes may cost is bounded: their files follow in the order in which they came.
 
-use super::pace::Fleet;
+use super::pace::{ChangeShows, Fleet};
 use super::shared::Shared;
 use super::slot::Slot;
 use super::writer::{LastStatuses, LogJob, STATUS_QUEUE, StatusJob};
@@ -38,8 +38,10 @@ const LAST_STATUS: Duration = Duration::from_millis(2);
 enum Wish {
     /// It is on its way.
     Queued,
-    /// Not now: by its own pace, or for good.
+    /// Not by its own pace.
     NotNow,
+    /// The file shows it, or the instance is gone.
+    NoNeed,
     /// Nobody's, now: the writer or the budget has no room.
     Full,
 }
@@ -57,13 +59,22 @@ pub(super) async fn run(shared: Arc<Shared>) {
     let budget = Bucket::new(CHANGES_US_A_SECOND, CHANGES_US_AT_ONCE, shared.now());
     let mut publisher = Publisher { shared: Arc::clone(&shared), budget, waiting: VecDeque::new() };
     let mut look_at = Instant::now();
+    let mut changes_at = look_at;
     loop {
-        let changes_at = if publisher.waiting.is_empty() { look_at } else { Instant::now() + CHANGES_EVERY };
+        let wake_at = if publisher.waiting.is_empty() { look_at } else { look_at.min(changes_at) };
         tokio::select! {
-            () = shared.changed.notified() => publisher.waiting.extend(shared.take_changed()),
-            () = tokio::time::sleep_until(look_at.min(changes_at)) => {}
+            () = shared.changed.notified() => {
+                if publisher.waiting.is_empty() {
+                    changes_at = Instant::now();
+                }
+                publisher.waiting.extend(shared.take_changed());
+            }
+            () = tokio::time::sleep_until(wake_at) => {}
         }
-        publisher.show_changes();
+        if Instant::now() >= changes_at {
+            publisher.show_changes();
+            changes_at = Instant::now() + CHANGES_EVERY;
+        }
         if Instant::now() >= look_at {
             publisher.look();
             let instances = u32::try_from(shared.count()).unwrap_or(u32::MAX);
@@ -77,11 +88,8 @@ impl Publisher {
     fn show_changes(&mut self) {
         for _ in 0..self.waiting.len() {
             let Some(slot) = self.waiting.pop_front() else { return };
-            if slot.look(|core| core.removed) {
-                continue;
-            }
             match self.write(&slot, true) {
-                Wish::Queued => {}
+                Wish::Queued | Wish::NoNeed => {}
                 Wish::NotNow => self.waiting.push_back(slot),
                 Wish::Full => return self.waiting.push_front(slot),
             }
@@ -110,8 +118,13 @@ impl Publisher {
 
     fn write(&mut self, slot: &Arc<Slot>, change: bool) -> Wish {
         let (shared, now) = (&self.shared, self.shared.now());
-        if change && !slot.with(shared, |core| core.pace.may_show_change(now)) {
-            return Wish::NotNow;
+        if change {
+            let shows = slot.with(shared, |core| (!core.removed).then(|| core.pace.change_shows(now)));
+            match shows {
+                None | Some(ChangeShows::Already) => return Wish::NoNeed,
+                Some(ChangeShows::Later) => return Wish::NotNow,
+                Some(ChangeShows::Now) => {}
+            }
         }
         let queue = &shared.writers.statuses;
         if change && (queue.capacity() <= NOT_FOR_CHANGES || !self.budget.has(1, now)) {
@@ -164,7 +177,8 @@ pub(super) async fn last(shared: &Shared) -> usize {
 impl Shared {
     /// What the pace of a status file depends on besides the instance.
     pub(super) fn fleet(&self) -> Fleet {
-        Fleet { instances: self.count(), took_us: self.writers.status_took_us() }
+        let writers = &self.writers;
+        Fleet { instances: self.count(), took_us: writers.status_took_us(), cost_us: writers.status_cost_us() }
     }
 }
 
@@ -206,6 +220,17 @@ mod tests {
         });
         publisher.show_changes();
         assert_eq!((queues.statuses_waiting(), publisher.waiting.len()), (2, 0));
+    }
+
+    #[test]
+    fn a_change_that_a_due_file_showed_is_waited_for_no_longer() {
+        let (mut publisher, queues) = publisher();
+        let slot = slot(&publisher, "vm");
+        slot.with(&publisher.shared, |core| core.pace.change());
+        publisher.waiting.push_back(slot);
+        publisher.look();
+        publisher.show_changes();
+        assert_eq!((queues.statuses_waiting(), publisher.waiting.len()), (1, 0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! and comes again.
 
 use super::descriptors::is_shortage;
+use super::pace::Median;
 use super::shared::{Shared, lock};
 use super::slot::{Core, Slot};
 use crate::publish::log::{Batch, Restored};
@@ -63,12 +64,19 @@ pub(super) struct Writers {
     pub(super) statuses: mpsc::Sender<StatusJob>,
     /// How long a status file took lately, microseconds.
     took_us: AtomicU64,
+    /// What a status file costs lately, microseconds of CPU time.
+    cost_us: Median,
 }
 
 impl Writers {
     /// How long a status file took lately, microseconds.
     pub(super) fn status_took_us(&self) -> u64 {
         self.took_us.load(Ordering::Relaxed)
+    }
+
+    /// What a status file costs most instances lately, microseconds of CPU time.
+    pub(super) fn status_cost_us(&self) -> u64 {
+        self.cost_us.get()
     }
 }
 
@@ -90,7 +98,8 @@ impl Queues {
 pub(super) fn queues() -> (Writers, Queues) {
     let (logs, log_jobs) = mpsc::channel(LOG_QUEUE);
     let (statuses, status_jobs) = mpsc::channel(STATUS_QUEUE);
-    (Writers { logs, statuses, took_us: AtomicU64::new(100) }, Queues { logs: log_jobs, statuses: status_jobs })
+    let writers = Writers { logs, statuses, took_us: AtomicU64::new(100), cost_us: Median::new(100) };
+    (writers, Queues { logs: log_jobs, statuses: status_jobs })
 }
 
 /// Starts both threads; they end with the process.
@@ -127,6 +136,7 @@ fn write_statuses(shared: &Shared, mut jobs: mpsc::Receiver<StatusJob>) {
                 let failed = !write_status(shared, &slot, &snapshot);
                 let cost_us = thread_us().saturating_sub(cpu_us);
                 slot.with(shared, |core| core.pace.written(cost_us, failed, shared.now()));
+                shared.writers.cost_us.add(cost_us);
                 let took_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
                 let lately_us = (shared.writers.status_took_us() * 15).saturating_add(took_us) / 16;
                 shared.writers.took_us.store(lately_us, Ordering::Relaxed);

@@ -61,6 +61,8 @@ pub struct Reading {
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     layout: Arc<Layout>,
+    /// The layout's: looking there for each sample would cost a cache miss.
+    generation: u32,
     /// The decoder's base: raw values of the newest sample.
     values: Vec<u64>,
     present: Vec<u8>,
@@ -123,6 +125,7 @@ impl Series {
         self.carried = Some(carried);
         self.ticks_per_second = ticks_per_second;
         self.layout = Arc::default();
+        self.generation = 0;
         self.empty(0);
         self.sequence = 0;
         self.interval_us = None;
@@ -174,6 +177,7 @@ impl Series {
         carried.layout = Arc::clone(&layout);
         self.carried = Some(carried);
         self.empty(layout.len());
+        self.generation = layout.generation();
         self.layout = layout;
     }
 
@@ -181,8 +185,8 @@ impl Series {
     /// that was the same agent process.
     pub fn take(&mut self, sample: &SampleBody<'_>, first: bool, after: Option<u64>) -> Result<Taken, SampleError> {
         let head = sample.head;
-        if head.generation != self.layout.generation() || self.layout.is_empty() {
-            return Err(SampleError::Generation { got: head.generation, want: self.layout.generation() });
+        if head.generation != self.generation || self.values.is_empty() {
+            return Err(SampleError::Generation { got: head.generation, want: self.generation });
         }
         if !self.has_sample && !sample.is_key() {
             return Err(SampleError::NoKey);
