@@ -5,6 +5,7 @@
 
 mod agent;
 mod ages;
+mod bare;
 mod cgroups;
 mod cost;
 mod exporter;

@@ -1,6 +1,6 @@
 //! `cargo xtask host`: the daemon and command line for this machine, or static for use inside a VM.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
@@ -12,11 +12,22 @@ pub const LIGHTER: [&str; 2] = ["--config", "profile.release.lto=\"off\""];
 
 /// Leaves `target/release/informant-host`.
 pub fn build() -> Result<()> {
-    let step = run::Step::new("building informant-host");
+    build_release("informant-host", &project::host_path())
+}
+
+/// This program, as fast as it gets: what plays thousands of agents must not take the machine from what serves them.
+pub fn build_simulator() -> Result<PathBuf> {
+    let place = project::target().join("release/xtask");
+    build_release("xtask", &place)?;
+    Ok(place)
+}
+
+fn build_release(package: &str, place: &Path) -> Result<()> {
+    let step = run::Step::new(format!("building {package}"));
     let mut cargo = run::cargo();
-    cargo.args(["build", "--package", "informant-host", "--release", "--target-dir"]).arg(project::target());
+    cargo.args(["build", "--package", package, "--release", "--target-dir"]).arg(project::target());
     run::check(cargo.stdout(std::io::stderr()))?;
-    step.done(&project::shown(&project::host_path()));
+    step.done(&project::shown(place));
     Ok(())
 }
 

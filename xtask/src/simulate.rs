@@ -40,7 +40,7 @@ const MAX_SOCKET_PATH: usize = 107;
 /// More than any machine's descriptors would allow.
 const MAX_INSTANCES: u32 = 100_000;
 /// Descriptors besides those of instances.
-const SPARE_DESCRIPTORS: u64 = 64;
+pub(crate) const SPARE_DESCRIPTORS: u64 = 64;
 
 /// The name of an instance.
 pub fn name(number: u32) -> String {
@@ -50,7 +50,7 @@ pub fn name(number: u32) -> String {
 /// Makes the folders and plays until the time is over.
 pub fn run(options: &Options) -> Result<()> {
     check(options)?;
-    raise_descriptors(options)?;
+    raise_descriptors(u64::from(options.instances) * 2)?;
     prepare(options)?;
     let mut world = World::new(options)?;
     world.run()
@@ -80,16 +80,15 @@ fn socket(options: &Options, number: u32, of_daemon: bool) -> PathBuf {
     options.sockets.join(format!("{}{port}", name(number)))
 }
 
-/// A listener and a session an instance.
-fn raise_descriptors(options: &Options) -> Result<()> {
-    let wanted = u64::from(options.instances) * 2 + SPARE_DESCRIPTORS;
+/// So many and a few for everything else.
+pub(crate) fn raise_descriptors(wanted: u64) -> Result<()> {
+    let wanted = wanted + SPARE_DESCRIPTORS;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft >= wanted {
         return Ok(());
     }
-    setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted)).with_context(|| {
-        format!("{} instances take {wanted} descriptors and the hard limit is {hard} (ulimit -Hn)", options.instances)
-    })
+    setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted))
+        .with_context(|| format!("this takes {wanted} descriptors and the hard limit is {hard} (ulimit -Hn)"))
 }
 
 fn prepare(options: &Options) -> Result<()> {

@@ -12,16 +12,20 @@ use nix::sys::resource::{Resource, getrlimit};
 
 use super::Bench;
 use super::ages::Ages;
+use super::bare;
 use super::process;
 use super::row::Row;
 use crate::child::{self, Child};
 use crate::simulate::{self, Counts, Line, unix_ms};
-use crate::{project, vm};
+use crate::{host, project, vm};
 
 /// Descriptors that a process needs besides those of its instances: proofs of root and event logs while all connect.
 const SPARE_DESCRIPTORS: u64 = 1_500;
 /// A machine with other work takes its time over ten thousand handshakes.
 const PATIENCE: Duration = Duration::from_secs(180);
+
+/// How long the bare system calls are measured.
+const BARE: Duration = Duration::from_secs(15);
 
 /// How many instances, and how each is reached.
 #[derive(Clone, Copy, Debug)]
@@ -54,20 +58,40 @@ pub(super) fn rows(bench: &Bench) -> Result<Vec<Row>> {
     // The daemon stretches a round of ten thousand status files over up to two minutes: a window holds a whole one.
     let (wanted, time) = if bench.quick { (1_000, 20) } else { (10_000, 130) };
     let plan = Plan::new(wanted, getrlimit(Resource::RLIMIT_NOFILE)?.1);
+    let simulator = host::build_simulator()?;
     let mut rows = Vec::new();
     for cgroups in [0, 8] {
         let dir = super::agent::scratch(bench, &format!("scale-{cgroups}"))?;
-        let mut scale = Scale::start(&dir, plan, cgroups)?;
-        rows.extend(scale.steady(Duration::from_secs(time))?);
+        let mut scale = Scale::start(&dir, &simulator, plan, cgroups)?;
+        let (steady, daemon_us, bytes) = scale.steady(Duration::from_secs(time))?;
+        rows.extend(steady);
         if cgroups == 0 {
             rows.extend(scale.restart()?);
         }
+        drop(scale);
+        rows.push(beside_bare(plan, daemon_us, bytes)?);
     }
     Ok(rows)
 }
 
+/// The daemon's cost of a sample beside the system calls that it cannot do without.
+fn beside_bare(plan: Plan, daemon_us: f64, bytes: usize) -> Result<Row> {
+    // Both ends are in this process.
+    let room = getrlimit(Resource::RLIMIT_NOFILE)?.1.saturating_sub(simulate::SPARE_DESCRIPTORS) / 2;
+    let connections = room.min(u64::from(plan.instances));
+    simulate::raise_descriptors(connections * 2)?;
+    let connections = usize::try_from(connections)?;
+    let step = crate::run::Step::new(format!("measuring bare system calls for {} s", BARE.as_secs()));
+    let bare_us = bare::us_a_sample(connections, bytes, BARE)?;
+    step.done("measured");
+    let title =
+        format!("CPU of a sample of {bytes} B in the daemon beside bare epoll_wait, recv and a fourth of a send");
+    Ok(Row::shown(title, format!("{:.1} x", daemon_us / bare_us))
+        .beside(format!("{daemon_us:.1} us, bare {bare_us:.1} us over {connections} socket pairs")))
+}
+
 impl Scale {
-    fn start(dir: &Path, plan: Plan, cgroups: u32) -> Result<Self> {
+    fn start(dir: &Path, simulator: &Path, plan: Plan, cgroups: u32) -> Result<Self> {
         let host = dir.join("host");
         fs::create_dir_all(&host)?;
         let daemon = start_daemon(dir)?;
@@ -77,7 +101,7 @@ impl Scale {
             let first = number * each;
             let instances = each.min(plan.instances - first);
             let dialled = plan.dialled.saturating_sub(first).min(instances);
-            let mut command = child::command(std::env::current_exe()?);
+            let mut command = child::command(simulator);
             command.arg("simulate").arg("--dir").arg(&host).arg("--sockets").arg(dir.join("s"));
             for (option, value) in
                 [("instances", instances), ("first", first), ("dialled", dialled), ("cgroups", cgroups)]
@@ -148,7 +172,8 @@ impl Scale {
         Ok(sum)
     }
 
-    fn steady(&mut self, time: Duration) -> Result<Vec<Row>> {
+    /// The rows, and of a sample the CPU microseconds and the bytes.
+    fn steady(&mut self, time: Duration) -> Result<(Vec<Row>, f64, usize)> {
         // Proofs of root and first status files are behind us then.
         thread::sleep(Duration::from_secs(15));
         let step = crate::run::Step::new(format!("measuring the daemon for {} s", time.as_secs()));
@@ -165,9 +190,10 @@ impl Scale {
         let Plan { instances, dialled, .. } = self.plan;
         let samples = (after.samples - before.samples) as f64;
         let seconds = (after.unix_ms - before.unix_ms) as f64 / 1000.0;
-        let bytes = (after.sample_bytes - before.sample_bytes) as f64 / samples.max(1.0);
+        let bytes = (after.sample_bytes - before.sample_bytes) / (after.samples - before.samples).max(1);
+        let daemon_us = share * 1e6 / (samples / seconds);
         let title = format!("{instances} instances of {} series at 1 Hz", after.series);
-        Ok(vec![
+        let rows = vec![
             Row::at_most(
                 format!("daemon with {title}, share of a core over {} s", time.as_secs()),
                 share * 100.0,
@@ -175,9 +201,8 @@ impl Scale {
                 |p| format!("{p:.1} %"),
             )
             .beside(format!(
-                "{:.0} samples/s of {bytes:.0} B, {:.1} us each; simulators {:.1} %; {dialled} dialled by the daemon",
+                "{:.0} samples/s of {bytes} B, {daemon_us:.1} us each; simulators {:.1} %; {dialled} dialled by the daemon",
                 samples / seconds,
-                share * 1e6 / (samples / seconds),
                 simulators * 100.0,
             )),
             Row::at_most(format!("daemon with {title}, resident memory"), resident, 300.0, |mb| format!("{mb:.0} MB"))
@@ -197,7 +222,8 @@ impl Scale {
                 format!("status files rewritten within {} s with {title}", time.as_secs()),
                 format!("{rewritten} of {instances}"),
             ),
-        ])
+        ];
+        Ok((rows, daemon_us, usize::try_from(bytes)?))
     }
 
     fn restart(&mut self) -> Result<Vec<Row>> {
