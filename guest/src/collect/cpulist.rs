@@ -1,16 +1,27 @@
 //! Sets of CPUs as sysfs and cpuset print them: `0-3,5`. See Documentation/admin-guide/cputopology.rst.
 
 use crate::parse::{number, trim};
+use std::fmt;
 
-/// Ranges a set may have: a kernel's `nr_cpu_ids` is at most 8192, and real sets have few holes.
-const MAX_RANGES: usize = 128;
-/// No kernel is built for more CPUs than this.
-const MAX_CPU: u64 = 65_535;
+/// No kernel is built for more CPUs (`CONFIG_NR_CPUS` of x86 and of PowerPC; others have fewer).
+const MAX_CPUS: usize = 8192;
 
-/// A set of CPU numbers, as ascending ranges with gaps between them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// A set of CPU numbers, however many gaps it has.
+#[derive(Clone, PartialEq, Eq)]
 pub struct CpuSet {
-    ranges: heapless::Vec<(u32, u32), MAX_RANGES>,
+    words: [u64; MAX_CPUS / 64],
+}
+
+impl Default for CpuSet {
+    fn default() -> Self {
+        Self { words: [0; MAX_CPUS / 64] }
+    }
+}
+
+impl fmt::Debug for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
 }
 
 impl CpuSet {
@@ -28,54 +39,37 @@ impl CpuSet {
                 Some(dash) => (number(part.get(..dash)?)?, number(part.get(dash + 1..)?)?),
                 None => (number(part)?, number(part)?),
             };
-            if first > last || last > MAX_CPU {
+            if first > last || last >= MAX_CPUS as u64 {
                 return None;
             }
-            if !set.insert_range(u32::try_from(first).ok()?, u32::try_from(last).ok()?) {
-                return None;
+            for cpu in first..=last {
+                set.insert(u32::try_from(cpu).ok()?);
             }
         }
         Some(set)
     }
 
-    /// Adds a CPU; false when it can not be held.
+    /// Adds a CPU; false where no kernel has one of that number.
     pub fn insert(&mut self, cpu: u32) -> bool {
-        u64::from(cpu) <= MAX_CPU && self.insert_range(cpu, cpu)
-    }
-
-    fn insert_range(&mut self, mut first: u32, mut last: u32) -> bool {
-        // The usual case: in ascending order.
-        match self.ranges.last_mut() {
-            Some(end) if first == end.1 + 1 => {
-                end.1 = last;
-                return true;
-            }
-            Some(end) if first > end.1 => return self.ranges.push((first, last)).is_ok(),
-            None => return self.ranges.push((first, last)).is_ok(),
-            Some(_) => {}
-        }
-        self.ranges.retain(|range| {
-            let touches = range.0 <= last + 1 && first <= range.1 + 1;
-            if touches {
-                first = first.min(range.0);
-                last = last.max(range.1);
-            }
-            !touches
-        });
-        let at = self.ranges.iter().position(|range| range.0 > last).unwrap_or(self.ranges.len());
-        self.ranges.insert(at, (first, last)).is_ok()
+        let word = self.words.get_mut(cpu as usize / 64);
+        word.map(|word| *word |= 1 << (cpu % 64)).is_some()
     }
 
     /// How many CPUs.
     #[must_use]
     pub fn count(&self) -> u64 {
-        self.ranges.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
+        self.words.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
     /// Whether it has none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.words.iter().all(|word| *word == 0)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> {
+        let has = |cpu: &usize| self.words.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1);
+        (0..MAX_CPUS).filter(has)
     }
 }
 
@@ -104,11 +98,20 @@ mod tests {
             (b"abc", None),
             (b"0,,1", None),
             (b"-1", None),
+            (b"8191", Some(1)),
+            (b"8192", None),
         ] {
             assert_eq!(count(text), expected, "{}", String::from_utf8_lossy(text));
         }
         assert_eq!(CpuSet::parse(b"0,1,2"), CpuSet::parse(b"2,0-1"));
         assert_ne!(CpuSet::parse(b"0-2,4"), CpuSet::parse(b"0-1,4-5"));
+    }
+
+    #[test]
+    fn as_many_gaps_as_cpus() {
+        let every_other: Vec<String> = (0..MAX_CPUS).step_by(2).map(|cpu| cpu.to_string()).collect();
+        assert_eq!(count(every_other.join(",").as_bytes()), Some(MAX_CPUS as u64 / 2));
+        assert_eq!(format!("{:?}", CpuSet::parse(b"1,8191").unwrap()), "{1, 8191}");
     }
 
     proptest! {

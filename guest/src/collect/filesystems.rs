@@ -3,7 +3,7 @@
 //! Those that node_exporter reports by default, and `/` whatever it is. One a path: the last mount on it is the visible one.
 
 use super::Context;
-use super::mountinfo::{Mount, unescape};
+use super::mountinfo::{Mount, Tree, unescape};
 use super::probe::{Answer, Ask, Change, Probe};
 use super::roster::{Roster, Seen};
 use super::row::{Place, Row, Subjects};
@@ -14,8 +14,11 @@ use informant_wire::metric::{SubjectKind, id};
 use std::path::Path;
 use std::time::Duration;
 
-/// File systems reported; what is over is counted as dropped series.
+/// File systems reported; what is over is counted as dropped series: those in memory first, as containers have many of
+/// them, and else the last of the table.
 const MAX_FILESYSTEMS: usize = 256;
+/// See [`MAX_FILESYSTEMS`].
+const IN_MEMORY: [&[u8]; 2] = [b"tmpfs", b"ramfs"];
 /// Mounts of cgroup2 that are tried: containers often have one each.
 const MAX_CGROUP2: usize = 8;
 /// A longer table is read only every [`LONG_EVERY`]th time.
@@ -140,23 +143,24 @@ impl Filesystems {
             .filter_map(|(i, line)| Some((digest(Mount::parse(line)?.mountpoint), i)))
             .collect();
         last_on_path.sort_unstable();
+        let tree = Tree::new(lines(table).filter_map(Mount::parse));
         let is_visible = |mount: &Mount<'_>, i: usize| {
             let path = digest(mount.mountpoint);
             let end = last_on_path.partition_point(|(hash, _)| *hash <= path);
-            last_on_path.get(end.wrapping_sub(1)).is_some_and(|(_, last)| *last == i)
+            last_on_path.get(end.wrapping_sub(1)).is_some_and(|(_, last)| *last == i) && !tree.is_covered(mount)
         };
         self.cgroup2 = find_cgroup2(table, is_visible);
-        let mut kept = 0;
-        for (i, line) in lines(table).enumerate() {
-            let Some(mount) = Mount::parse(line).filter(|mount| is_reported(mount) && is_visible(mount, i)) else {
-                continue;
-            };
-            if kept < MAX_FILESYSTEMS {
-                kept += 1;
-                Self::see(&mut self.mounts, &self.probe, cx.row, &mount);
-            } else {
-                self.over += 1;
-            }
+        let mut reported: Vec<_> = lines(table)
+            .enumerate()
+            .filter_map(|(i, line)| Mount::parse(line).filter(|mount| is_reported(mount) && is_visible(mount, i)))
+            .collect();
+        if let Some(over @ 1..) = reported.len().checked_sub(MAX_FILESYSTEMS) {
+            reported.sort_by_key(|mount| mount.mountpoint != b"/" && IN_MEMORY.contains(&mount.fstype));
+            reported.truncate(MAX_FILESYSTEMS);
+            self.over = over;
+        }
+        for mount in &reported {
+            Self::see(&mut self.mounts, &self.probe, cx.row, mount);
         }
         let probe = &self.probe;
         self.mounts.end(cx.row, |gone, _| probe.remove(gone.asked));

@@ -1,10 +1,15 @@
 //! Lines of `/proc/self/mountinfo`. See `proc_pid_mountinfo(5)`. Pure: bytes in, mounts out.
 
+use crate::parse::number;
 use std::borrow::Cow;
 
 /// A mount, its text as the kernel escaped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
+    /// Its number; 0 where that can not be read.
+    pub id: u64,
+    /// The number of the mount that it is on.
+    pub parent: u64,
     /// `major:minor` of the file system.
     pub device_number: &'a [u8],
     /// Which directory of the file system is mounted.
@@ -27,7 +32,7 @@ impl<'a> Mount<'a> {
     pub fn parse(line: &'a [u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let mut next = || fields.next();
-        let (_id, _parent) = (next()?, next()?);
+        let (id, parent) = (number(next()?).unwrap_or(0), number(next()?).unwrap_or(0));
         let (device_number, root, mountpoint, options) = (next()?, next()?, next()?, next()?);
         // Zero or more optional fields, then the separator.
         while next()? != b"-" {}
@@ -35,7 +40,7 @@ impl<'a> Mount<'a> {
         if mountpoint.is_empty() || fstype.is_empty() {
             return None;
         }
-        Some(Self { device_number, root, mountpoint, options, fstype, source, super_options })
+        Some(Self { id, parent, device_number, root, mountpoint, options, fstype, source, super_options })
     }
 
     /// Read-only for any of three reasons; `emergency_ro` does not show in statvfs.
@@ -44,6 +49,58 @@ impl<'a> Mount<'a> {
         let has = |options: &[u8], wanted: &[u8]| options.split(|byte| *byte == b',').any(|option| option == wanted);
         has(self.options, b"ro") || has(self.super_options, b"ro") || has(self.super_options, b"emergency_ro")
     }
+}
+
+/// How long a chain of mounts on mounts is followed.
+const MAX_CHAIN: usize = 64;
+
+/// Which mounts of a table a path leads to.
+#[derive(Debug)]
+pub struct Tree<'a> {
+    /// All mounts: number, and number of the parent and path.
+    by_id: Vec<(u64, (u64, &'a [u8]))>,
+    /// The same without their numbers.
+    places: Vec<(u64, &'a [u8])>,
+}
+
+impl<'a> Tree<'a> {
+    /// Of a table's mounts.
+    pub fn new(mounts: impl Iterator<Item = Mount<'a>>) -> Self {
+        let mut by_id: Vec<_> = mounts.map(|mount| (mount.id, (mount.parent, mount.mountpoint))).collect();
+        by_id.sort_unstable();
+        let mut places: Vec<_> = by_id.iter().map(|(_, place)| *place).collect();
+        places.sort_unstable();
+        Self { by_id, places }
+    }
+
+    /// Whether the way to a mount, or to one that it is on, leads into another mount before it gets there: one on the
+    /// same parent, nearer to the root. Without its parent in the table nothing is known.
+    #[must_use]
+    pub fn is_covered(&self, mount: &Mount<'a>) -> bool {
+        let mut at = (mount.parent, mount.mountpoint);
+        for _ in 0..MAX_CHAIN {
+            let Some(parent) = self.find(at.0) else { return false };
+            if ancestors(at.1).any(|path| self.places.binary_search(&(at.0, path)).is_ok()) {
+                return true;
+            }
+            if parent.0 == at.0 {
+                return false;
+            }
+            at = parent;
+        }
+        false
+    }
+
+    fn find(&self, id: u64) -> Option<(u64, &'a [u8])> {
+        let at = self.by_id.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        self.by_id.get(at).map(|(_, place)| *place)
+    }
+}
+
+/// The directories above a path, but for the path itself.
+fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    slashes.filter_map(|at| path.get(..at.max(1))).filter(move |above| above.len() < path.len())
 }
 
 /// Undoes the kernel's escapes: a backslash and three octal digits for blank, tab, newline, backslash and `#`.
@@ -88,6 +145,38 @@ mod tests {
         assert_eq!(&*unescape(many.mountpoint), b"/mnt 2");
         // A mount point called `-` is not the separator.
         assert_eq!(Mount::parse(b"1 2 0:3 / - rw - tmpfs - rw").unwrap().fstype, b"tmpfs");
+    }
+
+    #[test]
+    fn a_mount_nearer_to_the_root_covers_what_was_there_before() {
+        let covered = |table: &'static str| -> Vec<&str> {
+            let mounts = || table.lines().filter_map(|line| Mount::parse(line.as_bytes()));
+            let tree = Tree::new(mounts());
+            let covered = mounts().filter(|mount| tree.is_covered(mount));
+            covered.map(|mount| std::str::from_utf8(mount.source).unwrap()).collect()
+        };
+        let root = "1 1 0:1 / / rw - rootfs rootfs rw\n20 1 8:1 / / rw - ext4 root rw\n";
+        let table = |rest: &str| -> &'static str { format!("{root}{rest}").leak() };
+        assert_eq!(covered(table("")), [""; 0]);
+        assert_eq!(
+            covered(table("30 20 0:2 / /mnt/p/q rw - tmpfs inner rw\n31 20 0:3 / /mnt/p rw - tmpfs outer rw\n")),
+            ["inner"]
+        );
+        assert_eq!(
+            covered(table("31 20 0:3 / /mnt/p rw - tmpfs outer rw\n30 31 0:2 / /mnt/p/q rw - tmpfs inner rw\n")),
+            [""; 0]
+        );
+        let beside = "30 20 0:2 / /mnt/pp rw - tmpfs beside rw\n31 20 0:3 / /mnt/p rw - tmpfs outer rw\n";
+        assert_eq!(covered(table(beside)), [""; 0]);
+        let on_covered =
+            "30 20 0:2 / /a/b rw - tmpfs b rw\n32 30 0:4 / /a/b/c rw - tmpfs c rw\n31 20 0:3 / /a rw - tmpfs a rw\n";
+        assert_eq!(covered(table(on_covered)), ["b", "c"]);
+        let before_root = "5 1 0:9 / /old rw - tmpfs old rw\n";
+        assert_eq!(covered(table(before_root)), ["old"], "under the root that was mounted over it");
+        let unknown_parents = "30 9 0:2 / /p/q rw - tmpfs inner rw\n31 9 0:3 / /p rw - tmpfs outer rw\n";
+        assert_eq!(covered(unknown_parents), [""; 0], "a part of a table says nothing");
+        let circle = "30 31 0:2 / /p/q rw - tmpfs a rw\n31 30 0:3 / /p rw - tmpfs b rw\n";
+        assert_eq!(covered(circle), [""; 0]);
     }
 
     #[test]

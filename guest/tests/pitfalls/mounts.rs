@@ -101,6 +101,31 @@ fn the_last_mount_on_a_path_is_the_visible_one() {
 }
 
 #[test]
+fn what_another_mount_covers_has_no_values() {
+    let table = "25 1 254:0 / / rw - ext4 /dev/vda1 rw\n30 25 0:50 / /mnt/p/q rw - tmpfs inner rw\n\
+                 31 25 0:51 / /mnt/p rw - tmpfs outer rw\n";
+    let line = Tree::with(&[(FILE, table)]).sample();
+    let mut mounts = line.starting("node_filesystem_readonly");
+    mounts.sort_unstable();
+    assert_eq!(mounts, [series("readonly", "/dev/vda1", "ext4", "/"), series("readonly", "outer", "tmpfs", "/mnt/p")]);
+}
+
+#[test]
+fn of_too_many_the_ones_in_memory_are_left_out() {
+    let mut table = String::from("25 1 254:0 / / rw - ext4 /dev/vda1 rw\n");
+    for i in 0..300 {
+        table += &format!("{} 25 0:{} / /pods/{i} rw - tmpfs tmpfs rw\n", 100 + i, 100 + i);
+    }
+    table += "900 25 8:16 / /data rw - xfs /dev/vdb rw\n";
+    let line = Tree::with(&[(FILE, &table)]).sample();
+    let readonly = |device: &str, fstype: &str, at: &str| line.get(&series("readonly", device, fstype, at));
+    assert_eq!(readonly("/dev/vdb", "xfs", "/data"), Some(0.0));
+    assert_eq!(readonly("/dev/vda1", "ext4", "/"), Some(0.0));
+    assert_eq!(line.starting("node_filesystem_readonly").len(), 256);
+    assert!(line.get("informant_series_dropped").is_some_and(|dropped| dropped >= 46.0));
+}
+
+#[test]
 fn autofs_is_never_asked() {
     let table = "30 1 0:30 / /misc rw - autofs systemd-1 rw,direct\n31 1 0:31 / / rw - ext4 /dev/vda rw\n";
     let (calls, _) = asked(&Tree::with(&[(FILE, table)]), |_| Ok(SPACE));

@@ -21,6 +21,16 @@ fn cpu_ids_have_gaps() {
 }
 
 #[test]
+fn hundreds_of_cpus_with_a_gap_behind_each() {
+    let ids = || (0..640).step_by(2);
+    let stat: String = ids().map(|id| format!("cpu{id} 100 0 0 0 0 0 0 0 0 0\n")).collect();
+    let list = ids().map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+    let line = Tree::with(&[(FILE, &stat), ("sys/devices/system/cpu/online", &list)]).sample();
+    assert_eq!(line.get("informant_cpus_online"), Some(320.0));
+    assert!(ids().all(|id| cpu(&line, id, "user") == Some(1.0)));
+}
+
+#[test]
 fn the_cpu_set_grows_and_shrinks_between_samples() {
     let two = "cpu0 100 0 0 0\ncpu1 100 0 0 0\n";
     let four = "cpu0 200 0 0 0\ncpu1 200 0 0 0\ncpu2 200 0 0 0\ncpu3 200 0 0 0\n";
