@@ -15,8 +15,9 @@ const MAX_LABEL_VALUE: usize = 256;
 /// Characters of an instance's name.
 pub const MAX_NAME: usize = 64;
 
-/// What a name that is none breaks.
-pub const NAME_RULE: &str = "an instance's name is 1 to 64 of A-Z a-z 0-9 . _ -";
+/// What a folder that is no instance's breaks.
+pub const NAME_RULE: &str =
+    "an instance is a folder (no link) whose name is 1 to 64 of A-Z a-z 0-9 . _ -, no dot first";
 
 /// Whether a folder's name can be an instance's: `[A-Za-z0-9._-]{1,64}`, not beginning with a dot.
 #[must_use]
@@ -159,10 +160,15 @@ fn syntax(text: &str, error: &toml::de::Error) -> ConfigError {
     ConfigError::Syntax { line, message: error.message().lines().next().unwrap_or("not TOML").into() }
 }
 
+/// Nothing that no path has, or that would garble a log.
+fn is_clean(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| !text.chars().any(char::is_control))
+}
+
 fn address(table: &Table) -> Result<Address, ConfigError> {
     let path = |key, value: &Value| match value.as_str().map(PathBuf::from) {
-        Some(path) if path.is_absolute() && path.file_name().is_some() => Ok(path),
-        _ => Err(ConfigError::Value { key, expected: "an absolute path of a socket" }),
+        Some(path) if path.is_absolute() && path.file_name().is_some() && is_clean(value) => Ok(path),
+        _ => Err(ConfigError::Value { key, expected: "an absolute path of a socket, without control characters" }),
     };
     match (table.get("uds"), table.get("cid"), table.get("unix")) {
         (Some(value), None, None) => Ok(Address::Uds(path("uds", value)?)),
@@ -279,7 +285,7 @@ mod tests {
                 "uds='/a/b'\ncid=3",
                 "more than one address: exactly one of `uds`, `cid` and `unix` says how the VM is reached",
             ),
-            ("uds = 'v.sock'", "`uds` must be an absolute path of a socket"),
+            ("uds = 'v.sock'", "`uds` must be an absolute path of a socket, without control characters"),
             ("cid = 2", "`cid` must be a guest's CID: 3 to 4294967294, or 1 for this machine"),
             ("cid = 7\ntrust = 'all'", "`trust` must be \"root\" or \"any\""),
             ("cid = 7\nsocket_mode = '0999'", "`socket_mode` must be permissions in octal: \"0660\" or 0o660"),

@@ -31,6 +31,8 @@ const ACK_EVERY_US: u64 = 4 * SECOND_US;
 const ACK_ANSWERS_US: u64 = SECOND_US / 10;
 /// And never sooner than this.
 const ACK_AT_MOST_EVERY_US: u64 = SECOND_US;
+/// Largest body of a Hello: the limit is of the whole frame.
+const MAX_HELLO_BODY: usize = MAX_HANDSHAKE_FRAME - 3;
 /// Largest body of frames other than schemas and samples. The largest of them, an event, has about 540 bytes.
 const MAX_SMALL_BODY: usize = MAX_HANDSHAKE_FRAME;
 
@@ -238,7 +240,7 @@ impl Session {
 
     fn greet<'a>(&'a mut self, input: &mut &'a [u8]) -> Option<Heard<'a>> {
         let refuse = |code, permanent, text: String| Some(Heard::Refuse { code, permanent, text });
-        let taken = self.inbox.next(input, |kind| (kind == kind::HELLO).then_some(MAX_HANDSHAKE_FRAME))?;
+        let taken = self.inbox.next(input, |kind| (kind == kind::HELLO).then_some(MAX_HELLO_BODY))?;
         self.phase = Phase::Over;
         let hello = match taken {
             Taken::Frame(frame) => match Hello::decode(frame.body) {

@@ -104,7 +104,7 @@ fn a_folder_whose_name_no_instance_can_have_is_shown_as_that() {
     let dir = folders(&[status("web-1", 1)]);
     fs::create_dir(dir.path().join("web 2")).unwrap();
     fs::write(dir.path().join("web 2/instance.toml"), "unix = '/x'").unwrap();
-    let why = "the folder is left alone: an instance's name is 1 to 64 of A-Z a-z 0-9 . _ -";
+    let why = "the folder is left alone: an instance is a folder (no link) whose name is 1 to 64 of A-Z a-z 0-9 . _ -, no dot first";
     let (code, out, _) = run(dir.path(), &["ls", "web 2"]);
     assert!(code == Some(0) && out.contains("\nweb 2  config error  ") && out.contains(why), "{out}");
     let (code, _, complaint) = run(dir.path(), &["show", "web 2"]);

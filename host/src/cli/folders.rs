@@ -24,17 +24,25 @@ pub(super) struct Folder {
     pub(super) problem: Option<String>,
 }
 
+impl Folder {
+    /// It has an instance.toml and is no instance all the same: see [`NAME_RULE`].
+    pub(super) fn is_left_alone(&self) -> bool {
+        self.problem.is_none() && self.status.written.ms == 0
+    }
+}
+
 /// All instances of `dir`, sorted by name.
 pub(super) fn list(dir: &Path) -> Result<Vec<Folder>, CommandError> {
     let unreadable = |cause| CommandError::Directory { dir: dir.to_owned(), cause };
     let mut folders = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(unreadable)? {
-        let name = entry.map_err(unreadable)?.file_name();
+        let entry = entry.map_err(unreadable)?;
+        let (name, is_link) = (entry.file_name(), entry.file_type().is_ok_and(|kind| kind.is_symlink()));
         if name.as_encoded_bytes().starts_with(b".") || !is_instance(&dir.join(&name)) {
             continue;
         }
         folders.push(match name.into_string() {
-            Ok(name) if is_instance_name(&name) => read(dir, name),
+            Ok(name) if is_instance_name(&name) && !is_link => read(dir, name),
             Ok(name) => Folder { status: misnamed(name), problem: None },
             Err(name) => Folder { status: misnamed(name.to_string_lossy().into_owned()), problem: None },
         });
@@ -43,7 +51,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<Folder>, CommandError> {
     Ok(folders)
 }
 
-/// What stands for a folder that is no instance because of its name.
+/// What stands for a folder that is no instance: see [`NAME_RULE`].
 pub(super) fn misnamed(name: String) -> Status {
     Status {
         schema: SCHEMA,
@@ -155,7 +163,12 @@ mod tests {
         assert_eq!(folders[0].problem.as_deref(), Some("no daemon has seen it yet"));
         assert_eq!((&folders[1].problem, &folders[1].status.config_error), (&None, &None));
         let error = folders[2].status.config_error.as_deref();
-        assert_eq!(error, Some("the folder is left alone: an instance's name is 1 to 64 of A-Z a-z 0-9 . _ -"));
+        assert_eq!(
+            error,
+            Some(
+                "the folder is left alone: an instance is a folder (no link) whose name is 1 to 64 of A-Z a-z 0-9 . _ -, no dot first"
+            )
+        );
         assert!(folders[3].problem.as_ref().unwrap().starts_with("status.json does not parse"));
         assert!(folders[4].problem.as_ref().unwrap().contains("schema 2"));
     }

@@ -2,7 +2,6 @@
 
 use super::client::{Client, ClientError};
 use super::{CommandError, Context, folders, now_ms, quantity, suggest};
-use crate::config::is_instance_name;
 use crate::publish::status::{Instances, SCHEMA, Status};
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -56,9 +55,7 @@ impl Reading {
         let now_ms = now_ms();
         let entry = |folder: folders::Folder| Entry {
             // What is wrong with a folder's name is no daemon's word.
-            stale: folder.problem.is_none()
-                && is_instance_name(&folder.status.name)
-                && is_stale(&folder.status, Some(&why), now_ms),
+            stale: folder.problem.is_none() && !folder.is_left_alone() && is_stale(&folder.status, Some(&why), now_ms),
             status: folder.status,
             problem: folder.problem,
         };

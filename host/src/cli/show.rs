@@ -6,7 +6,6 @@ use super::quantity::{age, bytes, count, percent, ratio, seconds};
 use super::reading::{Entry, check_schema, is_stale, no_such_api, notice, parse, unknown};
 use super::table::{Align, Cell, Style, Table};
 use super::{CommandError, Context, folders, ls, metric, now_ms, output, suggest, words};
-use crate::config::is_instance_name;
 use crate::publish::status::{Counters, Group, Guest, State, Status};
 use clap::builder::NonEmptyStringValueParser;
 use jiff::tz::TimeZone;
@@ -84,7 +83,7 @@ async fn document(context: &Context, name: &str) -> Result<(String, Option<Clien
         }
         None => {
             let known = folders::list(&context.dir).unwrap_or_default();
-            let misnamed = known.iter().find(|folder| !is_instance_name(name) && folder.status.name == name);
+            let misnamed = known.iter().find(|folder| folder.is_left_alone() && folder.status.name == name);
             if let Some(cause) = misnamed.and_then(|folder| folder.status.config_error.clone()) {
                 return Err(CommandError::Document { what: escape(name, 64), cause });
             }

@@ -30,7 +30,7 @@ const IN_PLACE_LOOKS: u32 = 500;
 /// However many instances there are.
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
 /// Connections over the budget that are taken in a row, and the pause after them. What waits meanwhile is in the
-/// backlog, of which a root's agent behind an unprivileged storm gets to the front within seconds.
+/// backlog, of which a root's agent behind an unprivileged storm gets to the front within seconds; there it is awaited.
 const BURST: u32 = 32;
 /// See [`BURST`].
 const STORM_PAUSE: Duration = Duration::from_millis(50);

@@ -16,19 +16,21 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::body::Frame;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// For the head of a request, the first one and each further one of a connection.
+/// For the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// Events in one answer.
 const MAX_EVENTS: usize = 1000;
@@ -58,9 +60,10 @@ pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
         .with_state(api);
     let (socket, _file) = listener.into_parts();
     let mut server = http1::Builder::new();
-    server.timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
+    // One request a connection: one that is done with keeps no place.
+    server.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
+    let idle = Idle::default();
     loop {
-        let place = Arc::clone(&places).acquire_owned().await;
         let stream = match socket.accept().await {
             Ok((stream, _)) => TokioIo::new(Patience::new(stream)),
             Err(_) => {
@@ -68,11 +71,55 @@ pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
                 continue;
             }
         };
-        let connection = server.serve_connection(stream, TowerToHyperService::new(router.clone()));
+        if places.available_permits() == 0 {
+            idle.end_oldest();
+        }
+        let place = Arc::clone(&places).acquire_owned().await;
+        let (id, ended) = idle.enter();
+        let router = TowerToHyperService::new(router.clone());
+        let asked = idle.clone();
+        let service = service_fn(move |request| {
+            asked.leave(id);
+            router.call(request)
+        });
+        let connection = server.serve_connection(stream, service);
+        let idle = idle.clone();
         tokio::spawn(async move {
-            let _peer_gone_or_late = connection.await;
+            tokio::select! {
+                _peer_gone_or_late = connection => {}
+                () = ended.notified() => {}
+            }
+            idle.leave(id);
             drop(place);
         });
+    }
+}
+
+/// Connections that have not asked for anything yet, the oldest first: they make way when there is no place left.
+#[derive(Clone, Debug, Default)]
+struct Idle(Arc<Mutex<(u64, BTreeMap<u64, Arc<Notify>>)>>);
+
+impl Idle {
+    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Arc<Notify>>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self) -> (u64, Arc<Notify>) {
+        let (mut idle, ended) = (self.lock(), Arc::new(Notify::new()));
+        idle.0 += 1;
+        let id = idle.0;
+        idle.1.insert(id, Arc::clone(&ended));
+        (id, ended)
+    }
+
+    fn leave(&self, id: u64) {
+        self.lock().1.remove(&id);
+    }
+
+    fn end_oldest(&self) {
+        if let Some((_, ended)) = self.lock().1.pop_first() {
+            ended.notify_one();
+        }
     }
 }
 

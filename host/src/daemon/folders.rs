@@ -76,7 +76,7 @@ struct Known {
     entries: BTreeMap<String, Entry>,
     /// Which instance has a place.
     holders: HashMap<Place, String>,
-    /// Folders with an instance.toml whose names no instance can have.
+    /// Folders with an instance.toml whose names no instance can have, and links to folders.
     misnamed: BTreeSet<OsString>,
     /// Folders that have no instance.toml yet.
     empty: HashMap<String, Option<Watch>>,
@@ -192,11 +192,13 @@ async fn find(shared: &Arc<Shared>, known: &mut Known, watches: &Watches) -> io:
             tokio::task::yield_now().await;
         }
         let folder = folder?;
-        if !folder.file_type().is_ok_and(|kind| kind.is_dir()) {
+        let Ok(kind) = folder.file_type() else { continue };
+        if !kind.is_dir() && !kind.is_symlink() {
             continue;
         }
         let name = match folder.file_name().into_string() {
-            Ok(name) if config::is_instance_name(&name) => name,
+            // Two names of one folder would write one status file.
+            Ok(name) if config::is_instance_name(&name) && kind.is_dir() => name,
             Ok(name) if name.starts_with('.') => continue,
             Ok(name) => {
                 misnamed.insert(name.into());

@@ -9,24 +9,32 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::SystemTime;
 
-/// What a file was when it was read last.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What a file was when it was read last. One that could not be looked at has none of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Stamp {
     modified: Option<SystemTime>,
     length: u64,
     inode: u64,
+    /// Why it could not be looked at.
+    error: Option<i32>,
 }
 
-/// `None`: there is no such file.
+/// `None`: there is no such file. One that can not be looked at, and a link that leads nowhere, are there: whoever
+/// locks a folder away, or mends a link, removes no instance.
 pub(super) fn stamp(file: &Path) -> Option<Stamp> {
-    let meta = std::fs::metadata(file).ok()?;
-    Some(Stamp { modified: meta.modified().ok(), length: meta.len(), inode: meta.ino() })
+    let is_absent = |error: &io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+    match std::fs::metadata(file) {
+        Ok(meta) => Some(Stamp { modified: meta.modified().ok(), length: meta.len(), inode: meta.ino(), error: None }),
+        Err(error) if is_absent(&error) && std::fs::symlink_metadata(file).is_err() => None,
+        Err(error) => Some(Stamp { error: error.raw_os_error(), ..Stamp::default() }),
+    }
 }
 
 /// What it says, or what is wrong with it. A FIFO or a device would stop the daemon.
 pub(super) fn read(file: &Path) -> Result<Config, String> {
     const NO_FILE: &str = "is not a regular file";
     let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound if file.is_symlink() => "is a link to a file that is not there".into(),
         io::ErrorKind::NotFound => "the file is gone".into(),
         _ => format!("cannot be read: {error}"),
     };

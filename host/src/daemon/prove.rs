@@ -10,7 +10,7 @@ use informant_wire::CONTROL_PORT;
 use informant_wire::frame::{Decoder, Frame};
 use informant_wire::guest_to_host::GuestToHost;
 use informant_wire::host_to_guest::Prove;
-use informant_wire::id::{Challenge, SessionId};
+use informant_wire::id::{Challenge, Nonce, SessionId};
 use informant_wire::limits::{HANDSHAKE_DEADLINE_S, MAX_HANDSHAKE_FRAME};
 use std::collections::HashMap;
 use std::io;
@@ -104,8 +104,9 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
         let tried = attempts.entry(session).or_default();
         *tried += 1;
         let proven = match answer {
-            Ok(answer) => {
+            Ok((nonce, answer)) => {
                 let given = slot.look(|core| core.challenge(session));
+                slot.with(&shared, |core| core.instance.listener(nonce));
                 Some(given.is_some() && answer == given)
             }
             Err(error) if *tried >= ATTEMPTS => {
@@ -128,7 +129,7 @@ async fn run(shared: Arc<Shared>, slot: Arc<Slot>) {
 }
 
 /// [`ask`] with a deadline that is shorter while places are short.
-async fn ask_patiently(proofs: &Proofs, slow: bool, uds: &Path, session: SessionId) -> io::Result<Option<Challenge>> {
+async fn ask_patiently(proofs: &Proofs, slow: bool, uds: &Path, session: SessionId) -> io::Result<Answer> {
     let began = Instant::now();
     let mut answer = std::pin::pin!(ask(uds, session));
     while began.elapsed() < Duration::from_secs(HANDSHAKE_DEADLINE_S) {
@@ -142,24 +143,26 @@ async fn ask_patiently(proofs: &Proofs, slow: bool, uds: &Path, session: Session
     Err(io::Error::new(io::ErrorKind::TimedOut, "no answer"))
 }
 
-/// The challenge that the listener knows for a session; `None`: it is not the listener's.
-async fn ask(uds: &Path, session: SessionId) -> io::Result<Option<Challenge>> {
+/// Who listens, and the challenge that it knows for a session; `None`: the session is not the listener's.
+type Answer = (Nonce, Option<Challenge>);
+
+async fn ask(uds: &Path, session: SessionId) -> io::Result<Answer> {
     let mut stream = hybrid::connect(uds, CONTROL_PORT).await?;
-    let mut decoder = Decoder::new([0; MAX_HANDSHAKE_FRAME + 3]);
-    read_frame(&mut stream, &mut decoder, |frame| match GuestToHost::decode(frame) {
-        Ok(GuestToHost::Hello(_)) => Ok(()),
+    let mut decoder = Decoder::new([0; MAX_HANDSHAKE_FRAME]);
+    let nonce = read_frame(&mut stream, &mut decoder, |frame| match GuestToHost::decode(frame) {
+        Ok(GuestToHost::Hello(hello)) => Ok(hello.nonce),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "no hello")),
     })
     .await?;
     let mut frame = [0; 32];
     let length = Prove { session }.encode(&mut frame).map_err(io::Error::other)?;
     stream.write_all(frame.get(..length).unwrap_or_default()).await?;
-    read_frame(&mut stream, &mut decoder, |frame| match GuestToHost::decode(frame) {
+    let answer = read_frame(&mut stream, &mut decoder, |frame| match GuestToHost::decode(frame) {
         Ok(GuestToHost::Proof(proof)) => Ok(Some(proof.challenge)),
         Ok(GuestToHost::NotMine) => Ok(None),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "neither proof nor a no")),
-    })
-    .await
+    });
+    Ok((nonce, answer.await?))
 }
 
 /// Byte by byte up to the end of one frame: a proof is three frames, and nothing behind them is wanted.

@@ -91,6 +91,15 @@ impl Bucket {
 /// Events of all unproven sessions of an instance that are taken at once; then one a second.
 const UNPROVEN_EVENTS: u64 = 60;
 
+/// Bytes of lines of the log that unproven sessions of an instance may fill at once; then [`UNPROVEN_BYTES_PER_S`].
+const UNPROVEN_BYTES: u64 = 64 * 1024;
+/// Two files of 1 MiB last for more than half a day against whoever tries to push the proven agent's events out.
+const UNPROVEN_BYTES_PER_S: u64 = 32;
+/// With this much room an unproven session may try again.
+const UNPROVEN_BYTES_AGAIN: u64 = 8 * 1024;
+/// A line of the log without its event's body, which stands in it as hexadecimal digits.
+const LINE_BYTES: u64 = 256;
+
 /// Events of all proven sessions of an instance that are taken at once, and a second's more on credit; then a hundred
 /// a second. A full outbox of an agent has 672 of the smallest, and less by this measure of any others.
 const PROVEN_EVENTS: u64 = 700;
@@ -110,6 +119,7 @@ pub struct Budget {
     events: Bucket,
     pending_events: Bucket,
     unproven_events: Bucket,
+    unproven_bytes: Bucket,
     /// The bytes that came last had events of an unproven session: only their reader waits for that bucket.
     unproven: bool,
     connections: Bucket,
@@ -127,6 +137,7 @@ impl Budget {
             events: Bucket::new(100, PROVEN_EVENTS, now),
             pending_events: Bucket::new(1, PENDING_EVENTS, now),
             unproven_events: Bucket::new(1, UNPROVEN_EVENTS, now),
+            unproven_bytes: Bucket::new(UNPROVEN_BYTES_PER_S, UNPROVEN_BYTES, now),
             unproven: false,
             connections: Bucket::new(20, 60, now),
         }
@@ -164,16 +175,23 @@ impl Budget {
         self.pending_events = Bucket::new(1, PENDING_EVENTS, now);
     }
 
-    /// An event of an unproven session arrived: whether it is within the budget of such events. They share one log
-    /// with the proven ones, and must not be able to roll it.
-    pub fn unproven_event(&mut self, now: Now) -> bool {
+    /// The bytes that came last have an event of an unproven session, whatever becomes of it.
+    pub fn unproven_bytes(&mut self) {
         self.unproven = true;
-        self.unproven_events.try_spend(now)
     }
 
-    /// Whether a whole burst of events is within the budget, whoever sends it.
+    /// An event of an unproven session arrived: whether it is within the budget of such events. They share one log
+    /// with the proven ones, and must not be able to roll it soon.
+    pub fn unproven_event(&mut self, body_bytes: usize, now: Now) -> bool {
+        let line = LINE_BYTES + 2 * body_bytes as u64;
+        self.unproven_events.try_spend(now) && self.unproven_bytes.try_spend_many(line, now)
+    }
+
+    /// Whether events that were over the budget may come again, whoever sends them: a whole burst is within it, but for
+    /// the bytes of unproven ones, of which a whole burst takes half an hour.
     pub fn has_event_burst(&mut self, now: Now) -> bool {
-        self.unproven_events.is_full(now) && self.events.is_full(now)
+        let bytes = self.unproven_bytes.has(UNPROVEN_BYTES_AGAIN, now);
+        self.unproven_events.is_full(now) && self.events.is_full(now) && bytes
     }
 
     /// A connection came: whether it is within the budget.
@@ -185,7 +203,7 @@ impl Budget {
     #[must_use]
     pub fn pause_us(&self) -> u64 {
         let all = [self.bytes, self.frames, self.schemas, self.events].iter().map(Bucket::wait_us).max().unwrap_or(0);
-        let spent = self.unproven && self.unproven_events.is_spent();
+        let spent = self.unproven && (self.unproven_events.is_spent() || self.unproven_bytes.is_spent());
         all.max(if spent { SECOND_US } else { 0 })
     }
 }
@@ -222,6 +240,22 @@ mod tests {
         let mut bucket = Bucket::new(3, 2, at(0));
         assert_eq!((0..9).filter(|_| bucket.spend_on_credit(1, at(0))).count(), 5);
         assert_eq!((0..9).filter(|_| bucket.spend_on_credit(1, at(1000))).count(), 3);
+    }
+
+    #[test]
+    fn unproven_events_take_half_a_day_to_roll_the_log() {
+        let mut budget = Budget::new(at(0));
+        let line = 256 + 2 * 512;
+        let bytes = |seconds: std::ops::Range<u64>, budget: &mut Budget| -> u64 {
+            seconds.filter(|s| budget.unproven_event(512, at(s * 1000))).count() as u64 * line
+        };
+        assert!(bytes(0..3600, &mut budget) < 192 << 10);
+        assert!(bytes(3600..12 * 3600, &mut budget) < 2 << 20);
+        let mut modest = Budget::new(at(0));
+        assert!(
+            (0..24 * 60).all(|minute| modest.unproven_event(16, at(minute * 60_000))),
+            "one a minute, day and night"
+        );
     }
 
     #[test]

@@ -4,6 +4,9 @@
 //! One agent session is *current* and feeds the values. A newcomer takes its place at once, unless the current one is
 //! proven (or its proof is under way) and the newcomer is not: then the newcomer is *held*, without being read, until
 //! its own proof is in. Reporters only say events.
+//!
+//! Whoever answers at the control port is root there, and its Hello tells its nonce, which no other process in the guest
+//! knows: a newcomer with that nonce is *awaited*, and finds a place and its turn whoever else wants them.
 
 use super::budget::Budget;
 use super::cursors::{Cursors, Rank, Verdict};
@@ -21,8 +24,10 @@ use informant_wire::limits::{MAX_SESSIONS, MAX_UNPROVEN_SESSIONS};
 use informant_wire::sample::SampleBody;
 use informant_wire::schema::{SchemaEnd, SchemaError, SchemaPart};
 
-/// Held newcomers at a time; each waits for its proof, one of them at a time.
+/// Held newcomers at a time; each waits for its proof, one of them at a time. One more when it is awaited.
 const MAX_HELD: usize = 4;
+/// Sessions at a time, those included that have been told to end and whose connections are still there.
+const MAX_WITH_LEAVING: usize = 2 * MAX_SESSIONS;
 
 /// How long after a failed write of the event log the guests are asked for the events again.
 const STORE_AGAIN_AFTER_US: u64 = 10 * SECOND_US;
@@ -90,6 +95,8 @@ enum Role {
     Current,
     Held,
     Reporter,
+    /// It was told to end, and counts no more.
+    Leaving,
 }
 
 #[derive(Debug)]
@@ -215,6 +222,8 @@ pub struct Instance {
     pub link: Tracked<Link>,
     /// The agent.
     pub agent: Tracked<Agent>,
+    /// The process that answered last at the control port.
+    listener: Option<Nonce>,
     /// A proof has come out well since the newest event of a session that waits for its own.
     proven_lately: bool,
     /// How far events are stored.
@@ -253,6 +262,7 @@ impl Instance {
         self.series = Series::default();
         self.speaker = None;
         self.cloned = None;
+        self.listener = None;
         self.last_sample = None;
         self.sampled = None;
         self.heard = None;
@@ -262,7 +272,32 @@ impl Instance {
     /// Sessions open, and how many of them are not proven.
     #[must_use]
     pub fn sessions(&self) -> (usize, usize) {
-        (self.peers.len(), self.peers.iter().filter(|peer| peer.standing != Standing::Proven).count())
+        let stays = || self.peers.iter().filter(|peer| peer.role != Role::Leaving);
+        (stays().count(), stays().filter(|peer| peer.standing != Standing::Proven).count())
+    }
+
+    /// Why there is no place for one more. `succeeds`: it takes the place of the current one.
+    fn lacks_place(&self, succeeds: bool, standing: Standing) -> Option<&'static str> {
+        let (mut all, mut unproven) = self.sessions();
+        if let Some(current) = self.current().filter(|_| succeeds) {
+            all -= 1;
+            unproven -= usize::from(current.standing != Standing::Proven);
+        }
+        if all >= MAX_SESSIONS {
+            Some("32 sessions are open")
+        } else if standing != Standing::Proven && unproven >= MAX_UNPROVEN_SESSIONS {
+            Some("16 unproven sessions are open")
+        } else {
+            None
+        }
+    }
+
+    /// Ends a session; it stays in the list, without a part in anything, until its connection has ended.
+    fn end(&mut self, session: SessionId, reason: ByeReason) {
+        if let Some(peer) = self.peers.iter_mut().find(|peer| peer.session == session) {
+            peer.role = Role::Leaving;
+            self.orders.push((session, Order::End(reason)));
+        }
     }
 
     /// Reporters' sessions: unproven ones first, the oldest first.
@@ -294,6 +329,11 @@ impl Instance {
             Admission::Refuse { code, .. } => self.refused(code, now),
             Admission::Open { held, agent, .. } => {
                 self.counters.sessions += 1;
+                if self.lacks_place(agent && !held, standing).is_some()
+                    && let Some(reporter) = self.reporters().first()
+                {
+                    self.end(*reporter, ByeReason::TOO_MANY);
+                }
                 let role = if agent { Role::Held } else { Role::Reporter };
                 let facts = facts.clone();
                 self.peers.push(Peer { session, role, standing, facts, since: now, heard: now, left_alone: false });
@@ -312,16 +352,6 @@ impl Instance {
             PeerKind::REPORTER => false,
             _ => return refuse(RefusedCode::KIND, true, "this host takes agents and reporters"),
         };
-        let (all, unproven) = self.sessions();
-        // The newcomer that takes its predecessor's place needs no place of its own.
-        let replaces = usize::from(agent && self.current().is_some());
-        if all - replaces >= MAX_SESSIONS {
-            return refuse(RefusedCode::TOO_MANY, false, "32 sessions are open");
-        }
-        if standing != Standing::Proven && unproven.saturating_sub(replaces) >= MAX_UNPROVEN_SESSIONS {
-            return refuse(RefusedCode::TOO_MANY, false, "16 unproven sessions are open");
-        }
-        let last_event = self.cursors.last(facts.boot, facts.stream);
         let mut held = false;
         if let Some(current) = self.current().filter(|_| agent) {
             let guarded = current.standing == Standing::Proven || current.standing == Standing::Pending;
@@ -329,11 +359,31 @@ impl Instance {
                 return refuse(RefusedCode::AGENT_PRESENT, false, "a proven agent speaks for this VM");
             }
             held = guarded && standing != Standing::Proven;
-            if held && self.peers.iter().filter(|peer| peer.role == Role::Held).count() >= MAX_HELD {
+            let places = MAX_HELD + usize::from(self.is_awaited(facts));
+            if held && self.peers.iter().filter(|peer| peer.role == Role::Held).count() >= places {
                 return refuse(RefusedCode::AGENT_PRESENT, false, "others wait for their proof");
             }
         }
+        // For an agent a reporter makes way: root must find its place whoever else is there.
+        let makes_way = agent && self.peers.iter().any(|peer| peer.role == Role::Reporter);
+        match self.lacks_place(agent && !held, standing) {
+            Some(text) if !makes_way => return refuse(RefusedCode::TOO_MANY, false, text),
+            _ if self.peers.len() >= MAX_WITH_LEAVING => {
+                return refuse(RefusedCode::TOO_MANY, false, "too many sessions are about to end");
+            }
+            _ => {}
+        }
+        let last_event = self.cursors.last(facts.boot, facts.stream);
         Admission::Open { last_event, held, agent }
+    }
+
+    /// Somebody answered at the control port and said Hello.
+    pub fn listener(&mut self, nonce: Nonce) {
+        self.listener = Some(nonce);
+    }
+
+    fn is_awaited(&self, facts: &Facts) -> bool {
+        self.listener == Some(facts.nonce)
     }
 
     /// A handshake was refused, here or before it came here.
@@ -366,21 +416,22 @@ impl Instance {
     }
 
     fn make_current(&mut self, session: SessionId, now: Now) {
-        let Some(at) = self.peers.iter().position(|peer| peer.session == session) else { return };
-        for peer in &mut self.peers {
-            if peer.role == Role::Current {
-                // It stays in the list, without a role, until its connection has ended.
-                peer.role = Role::Reporter;
-                self.orders.push((peer.session, Order::End(ByeReason::REPLACED)));
-            }
+        if let Some(before) = self.current().map(|peer| peer.session) {
+            self.end(before, ByeReason::REPLACED);
         }
-        let Some(peer) = self.peers.get_mut(at) else { return };
+        let Some(peer) = self.peers.iter_mut().find(|peer| peer.session == session) else { return };
         peer.role = Role::Current;
-        let same_boot = self.speaker.as_ref().is_some_and(|speaker| speaker.facts.boot == peer.facts.boot);
+        let continues = self.speaker.as_ref().is_some_and(|speaker| {
+            // What a process without proof said must not become part of what a proven one says.
+            let trusted = speaker.standing == Standing::Proven
+                || peer.standing == Standing::Unproven
+                || speaker.facts.nonce == peer.facts.nonce;
+            speaker.facts.boot == peer.facts.boot && trusted
+        });
         if let Some(speaker) = self.speaker.as_ref().filter(|_| self.series.has_sample()) {
             self.last_sample = Some((speaker.facts.nonce, self.series.sequence()));
         }
-        if !same_boot {
+        if !continues {
             self.series = Series::default();
         }
         self.series.reconnect(peer.facts.ticks_per_second);
@@ -401,12 +452,13 @@ impl Instance {
         self.notes.push(Note { kind: "connected", detail: None });
     }
 
-    /// The session whose proof should be asked for next: in turn behind `last`, the oldest first.
+    /// The session whose proof should be asked for next: an awaited one, else in turn behind `last`, the oldest first.
     #[must_use]
     pub fn wants_proof(&self, last: Option<SessionId>) -> Option<SessionId> {
         let behind = self.peers.iter().position(|peer| Some(peer.session) == last).map_or(0, |at| at + 1);
         let (before, after) = self.peers.split_at(behind.min(self.peers.len()));
-        after.iter().chain(before).find(|peer| peer.standing == Standing::Pending).map(|peer| peer.session)
+        let pending = || after.iter().chain(before).filter(|peer| peer.standing == Standing::Pending);
+        pending().find(|peer| self.is_awaited(&peer.facts)).or_else(|| pending().next()).map(|peer| peer.session)
     }
 
     /// A proof came out.
@@ -433,7 +485,7 @@ impl Instance {
             (Role::Held, false) => {
                 let guarded = self.current().is_some_and(|current| current.standing != Standing::Unproven);
                 if guarded {
-                    self.orders.push((session, Order::End(ByeReason::REPLACED)));
+                    self.end(session, ByeReason::REPLACED);
                 } else {
                     self.promote(session, now);
                 }
@@ -445,7 +497,22 @@ impl Instance {
                     self.promote(newest, now);
                 }
             }
-            (Role::Current, true) | (Role::Reporter, _) => {}
+            (Role::Current, true) | (Role::Reporter | Role::Leaving, _) => {}
+        }
+        if proven {
+            self.end_hopeless();
+        }
+    }
+
+    /// Under a proven agent nobody waits who can not be proven.
+    fn end_hopeless(&mut self) {
+        if self.current().is_none_or(|current| current.standing != Standing::Proven) {
+            return;
+        }
+        let hopeless = |peer: &&Peer| peer.role == Role::Held && peer.standing == Standing::Unproven;
+        let hopeless: Vec<_> = self.peers.iter().filter(hopeless).map(|peer| peer.session).collect();
+        for session in hopeless {
+            self.end(session, ByeReason::REPLACED);
         }
     }
 
@@ -501,7 +568,7 @@ impl Instance {
         self.arrival_us = self.sampled.filter(|_| !self.first_sample).map(|before| now.since_us(before));
         self.first_sample = false;
         self.counters.samples += 1;
-        self.counters.samples_missed += taken.missed;
+        self.counters.samples_missed = self.counters.samples_missed.saturating_add(taken.missed);
         self.counters.mismatches += taken.mismatches;
         self.counters.counters_back += taken.back;
         self.sampled = Some(now);
@@ -539,7 +606,10 @@ impl Instance {
                 }
                 peer.left_alone = peer.left_alone || !budget.pending_event(event.body.len(), now);
             }
-            Standing::Unproven => peer.left_alone = peer.left_alone || !budget.unproven_event(now),
+            Standing::Unproven => {
+                budget.unproven_bytes();
+                peer.left_alone = peer.left_alone || !budget.unproven_event(event.body.len(), now);
+            }
         }
         peer.left_alone |= !room;
         if peer.left_alone || self.no_events_until_us.is_some() {
@@ -554,7 +624,7 @@ impl Instance {
                 None
             }
             Verdict::Store { missed } => {
-                self.counters.events_missed += missed;
+                self.counters.events_missed = self.counters.events_missed.saturating_add(missed);
                 Some((facts, rank))
             }
         }

@@ -3,7 +3,7 @@
 use super::*;
 use informant_wire::frame::{Frame, Split, split};
 use informant_wire::guest_to_host::GuestToHost;
-use informant_wire::metric::SubjectKind;
+use informant_wire::metric::{Metric, SubjectKind, id};
 use informant_wire::sample::{Base, Row, SampleHead};
 use informant_wire::schema::{MetricRange, SchemaWriter, Subject};
 
@@ -105,6 +105,103 @@ fn sessions_are_counted_and_the_successor_needs_no_place() {
 }
 
 #[test]
+fn reporters_never_keep_an_agent_out() {
+    for (standing, most) in [(Standing::Unproven, 16), (Standing::Proven, 32)] {
+        let mut instance = Instance::default();
+        let reporter = facts(PeerKind::REPORTER, 1, 9);
+        for session in 1..=most {
+            let admission = instance.hello(SessionId(session), &reporter, standing, at(1));
+            assert!(matches!(admission, Admission::Open { .. }), "{session}");
+        }
+        let one_more = instance.hello(SessionId(50), &reporter, standing, at(1));
+        assert!(matches!(one_more, Admission::Refuse { code: RefusedCode::TOO_MANY, .. }));
+        assert!(matches!(agent(&mut instance, 60, Standing::Pending), Admission::Open { held: false, .. }));
+        assert_eq!(orders(&mut instance), [(1, Order::End(ByeReason::TOO_MANY))], "the oldest makes way");
+        for session in 61..=64 {
+            assert!(matches!(agent(&mut instance, session, Standing::Pending), Admission::Open { held: true, .. }));
+        }
+        let (all, unproven) = instance.sessions();
+        assert!(all <= 32 && unproven <= 16, "{all} {unproven}");
+        let one_more = instance.hello(SessionId(70), &reporter, standing, at(1));
+        assert!(matches!(one_more, Admission::Refuse { .. }));
+    }
+}
+
+#[test]
+fn who_has_the_nonce_of_the_control_port_finds_a_place_and_is_asked_first() {
+    let mut instance = Instance::default();
+    for session in 1..=5 {
+        let stranger = facts(PeerKind::AGENT, 1, u8::try_from(session).unwrap());
+        instance.hello(SessionId(session), &stranger, Standing::Pending, at(1));
+    }
+    let root = facts(PeerKind::AGENT, 1, 77);
+    let hello = |instance: &mut Instance| instance.hello(SessionId(9), &root, Standing::Pending, at(2));
+    assert!(matches!(hello(&mut instance), Admission::Refuse { .. }), "four wait already");
+    instance.listener(Nonce([77; 16]));
+    instance.proof(SessionId(1), false, at(2));
+    let stranger = facts(PeerKind::AGENT, 1, 6);
+    let refill = instance.hello(SessionId(6), &stranger, Standing::Pending, at(2));
+    assert!(matches!(refill, Admission::Open { held: true, .. }), "a place that becomes free is taken at once");
+    assert!(matches!(hello(&mut instance), Admission::Open { held: true, .. }));
+    assert_eq!(instance.wants_proof(Some(SessionId(2))), Some(SessionId(9)));
+    instance.proof(SessionId(9), true, at(3));
+    assert_eq!(speaks(&instance), 9);
+}
+
+#[test]
+fn what_was_said_without_proof_is_no_part_of_what_the_proven_agent_says() {
+    let first = |instance: &mut Instance, standing, nonce| {
+        instance.hello(SessionId(1), &facts(PeerKind::AGENT, 1, nonce), standing, at(1));
+        samples_from(instance, 1, 1, 1 << 62, &[(1, 1), (2, 2)]);
+        instance.closed(SessionId(1), &Ending::Closed, at(3));
+    };
+    for (before, nonce, after, continues) in [
+        (Standing::Unproven, 5, Standing::Pending, false),
+        (Standing::Pending, 5, Standing::Pending, false),
+        (Standing::Pending, 5, Standing::Proven, false),
+        (Standing::Pending, 1, Standing::Pending, true),
+        (Standing::Proven, 5, Standing::Pending, true),
+        (Standing::Proven, 5, Standing::Unproven, true),
+        (Standing::Unproven, 5, Standing::Unproven, true),
+    ] {
+        let mut instance = Instance::default();
+        first(&mut instance, before, nonce);
+        agent(&mut instance, 2, after);
+        samples_from(&mut instance, 2, 1, 100, &[(3, 3)]);
+        let total = instance.series.reading(0, Metric::find(id::CONTEXT_SWITCHES).unwrap()).unwrap().value;
+        assert_eq!(total > 100, continues, "{before:?} {nonce}, then {after:?} 1: {total}");
+    }
+}
+
+#[test]
+fn under_a_proven_agent_nobody_waits_who_can_not_be_proven() {
+    let mut instance = Instance::default();
+    agent(&mut instance, 1, Standing::Pending);
+    assert!(matches!(agent(&mut instance, 2, Standing::Unproven), Admission::Open { held: true, .. }));
+    assert!(matches!(agent(&mut instance, 3, Standing::Pending), Admission::Open { held: true, .. }));
+    instance.proof(SessionId(1), true, at(4));
+    assert_eq!(orders(&mut instance), [(2, REPLACED)]);
+    instance.closed(SessionId(1), &Ending::Closed, at(5));
+    assert_eq!(speaks(&instance), 3, "it is not the one that was told to end");
+}
+
+#[test]
+fn counts_of_what_is_missing_never_wrap() {
+    let mut instance = Instance::default();
+    agent(&mut instance, 1, Standing::Proven);
+    samples(&mut instance, 1, &[(1, 1)]);
+    (instance.counters.samples_missed, instance.counters.events_missed) = (u64::MAX - 1, u64::MAX - 1);
+    for (session, sequence) in [(2, 1000), (3, 2000)] {
+        let mut again = facts(PeerKind::AGENT, 1, 1);
+        again.stream = StreamId(session);
+        instance.hello(SessionId(session), &again, Standing::Proven, at(2));
+        samples_from(&mut instance, session, sequence, 7, &[(sequence, 2)]);
+        tell(&mut instance, &mut Budget::new(at(2)), session, u64::MAX - 1000, at(2));
+    }
+    assert_eq!((instance.counters.samples_missed, instance.counters.events_missed), (u64::MAX, u64::MAX));
+}
+
+#[test]
 fn silence_is_dated_from_the_last_byte_and_stopping_is_not_losing() {
     let mut instance = Instance::default();
     agent(&mut instance, 1, Standing::Unproven);
@@ -194,8 +291,13 @@ fn an_outbox_is_taken_while_the_proof_is_under_way_and_the_rest_comes_again_once
 
 /// A schema of one series and then its samples: guest times and arrivals, both in seconds.
 fn samples(instance: &mut Instance, session: u64, times: &[(u64, u64)]) {
+    samples_from(instance, session, 1, 7, times);
+}
+
+/// The same of a counter that always has `value`, with another sequence of the first.
+fn samples_from(instance: &mut Instance, session: u64, first: u64, value: u64, times: &[(u64, u64)]) {
     let session = SessionId(session);
-    let metrics = [MetricRange { first: informant_wire::metric::id::LOAD1, count: 1 }].into_iter().collect();
+    let metrics = [MetricRange { first: id::CONTEXT_SWITCHES, count: 1 }].into_iter().collect();
     let subject = Subject { kind: SubjectKind::VM, name: b"", labels: Default::default(), incarnation: 1, metrics };
     let mut out = [0; 256];
     let mut writer = SchemaWriter::new(1);
@@ -207,11 +309,11 @@ fn samples(instance: &mut Instance, session: u64, times: &[(u64, u64)]) {
     let GuestToHost::SchemaEnd(end) = GuestToHost::decode(frame(&out[..length])).unwrap() else { panic!() };
     instance.schema_end(session, &end).unwrap();
     let (mut values, mut present) = ([0], [0]);
-    for (sequence, (guest_s, arrival_s)) in (1..).zip(times) {
+    for (sequence, (guest_s, arrival_s)) in (first..).zip(times) {
         let head = SampleHead { generation: 1, sequence, boot_time_us: guest_s * SECOND_US };
         let mut base = Base { values: &mut values, present: &mut present };
-        let row = Row { values: &[7], present: &[1] };
-        let length = informant_wire::sample::encode(&mut out, head, sequence == 1, row, &mut base).unwrap();
+        let row = Row { values: &[value], present: &[1] };
+        let length = informant_wire::sample::encode(&mut out, head, sequence == first, row, &mut base).unwrap();
         let GuestToHost::Sample(sample) = GuestToHost::decode(frame(&out[..length])).unwrap() else { panic!() };
         instance.sample(session, &sample, at(*arrival_s)).unwrap();
     }

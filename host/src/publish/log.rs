@@ -8,6 +8,7 @@ use super::event;
 use super::status::{EventLine, Stamp};
 use crate::model::cursors::{Cursors, MAX_STREAMS, Rank};
 use informant_wire::id::{BootId, StreamId};
+use nix::fcntl::OFlag;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
@@ -107,13 +108,7 @@ impl Log {
     }
 
     fn open(&self) -> io::Result<File> {
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .mode(0o644)
-            .custom_flags(NO_FOLLOW)
-            .open(&self.path)?;
+        let file = open(&self.path, OpenOptions::new().read(true).append(true).create(true).mode(0o644))?;
         if file.metadata()?.len() == 0 {
             // Whatever the umask is at this moment: another thread may be binding a socket.
             file.set_permissions(Permissions::from_mode(0o644))?;
@@ -128,7 +123,7 @@ impl Log {
     }
 
     fn read_back(&mut self) -> io::Result<Restored> {
-        let mut file = match OpenOptions::new().read(true).write(true).custom_flags(NO_FOLLOW).open(&self.path) {
+        let mut file = match open(&self.path, OpenOptions::new().read(true).write(true)) {
             Ok(file) => file,
             // Killed between the two steps of a rotation, or nothing was ever written.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return self.restore_rotated(),
@@ -147,7 +142,7 @@ impl Log {
 
     fn restore_rotated(&self) -> io::Result<Restored> {
         let mut restored = Restored::default();
-        match File::open(self.rotated()) {
+        match open(&self.rotated(), OpenOptions::new().read(true)) {
             Ok(file) => read_lines(BufReader::new(file), |line| apply(&line, &mut restored))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -191,7 +186,7 @@ pub fn read(folder: &Path, after: u64, limit: usize) -> io::Result<(Vec<EventLin
     let mut lines = Vec::new();
     let mut more = false;
     for path in [log.rotated(), log.path] {
-        let file = match File::open(path) {
+        let file = match open(&path, OpenOptions::new().read(true)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
@@ -209,7 +204,11 @@ pub fn read(folder: &Path, after: u64, limit: usize) -> io::Result<(Vec<EventLin
     Ok((lines, more))
 }
 
-const NO_FOLLOW: i32 = nix::fcntl::OFlag::O_NOFOLLOW.bits();
+/// Opens a regular file: no link is followed, and nothing else is waited for or written to.
+fn open(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = options.custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits()).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
+}
 
 /// `now`: when the line behind it was taken.
 fn checkpoint_line(written: &Restored, now: &Stamp) -> Vec<u8> {

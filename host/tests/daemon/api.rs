@@ -16,12 +16,26 @@ fn send(daemon: &Daemon, text: &str) -> UnixStream {
 #[test]
 fn clients_that_send_half_a_request_are_hung_up_on_and_keep_nobody_out() {
     let daemon = Daemon::start(&[]);
-    let idle: Vec<_> = (0..64).map(|_| send(&daemon, "GET /v1/daemon HTTP/1.1\r\n")).collect();
+    let idle: Vec<_> = (0..400).map(|_| send(&daemon, "GET /v1/daemon HTTP/1.1\r\n")).collect();
     assert_eq!(daemon.get("/v1/daemon").0, 200);
     for mut stream in idle {
-        let mut said = Vec::new();
-        stream.read_to_end(&mut said).unwrap();
+        let _reset_or_end = stream.read_to_end(&mut Vec::new());
     }
+}
+
+#[test]
+fn a_client_that_was_answered_keeps_no_place() {
+    let daemon = Daemon::start(&[]);
+    let answered: Vec<_> = (0..200)
+        .map(|_| {
+            let mut stream = BufReader::new(send(&daemon, "GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n"));
+            let mut line = String::new();
+            stream.read_line(&mut line).unwrap();
+            (stream, line)
+        })
+        .collect();
+    assert_eq!(answered.iter().filter(|(_, line)| line == "HTTP/1.1 200 OK\r\n").count(), 32);
+    assert_eq!(daemon.get("/v1/daemon").0, 200);
 }
 
 #[test]

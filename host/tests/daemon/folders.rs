@@ -32,6 +32,34 @@ fn a_broken_toml_is_reported_on_its_instance_and_harms_no_other() {
 }
 
 #[test]
+fn what_can_not_be_looked_at_is_there_all_the_same() {
+    let daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'"), ("other", "unix = '@/other.sock'")]);
+    let mut guest = Guest::open(&daemon.run().join("vm.sock"), AGENT);
+    guest.schema();
+    let file = daemon.dir().join("vm/instance.toml");
+    let text = fs::read(&file).unwrap();
+    let wrong = [("instance.toml", "symbolic links"), ("nowhere", "is a link to a file that is not there")];
+    for (sequence, (target, error)) in (1..).zip(wrong) {
+        fs::remove_file(&file).unwrap();
+        std::os::unix::fs::symlink(target, file.with_extension("new")).unwrap();
+        fs::rename(file.with_extension("new"), &file).unwrap();
+        daemon.wait_status("vm", "the error", |status| {
+            status["config_error"].as_str().is_some_and(|text| text.contains(error))
+        });
+        guest.sample(sequence, &[Some(1); 8]);
+        daemon.wait_status("vm", "its sample", |status| status["counters"]["samples"] == sequence);
+        fs::write(file.with_extension("new"), &text).unwrap();
+        fs::rename(file.with_extension("new"), &file).unwrap();
+        daemon.wait_status("vm", "mended", |status| status["config_error"].is_null());
+    }
+    std::os::unix::fs::symlink("vm", daemon.dir().join("link")).unwrap();
+    wait_for("the link to be told of", || {
+        (daemon.get("/v1/instances").1["daemon"]["misnamed"] == json!(["link"])).then_some(())
+    });
+    assert_eq!(daemon.get("/v1/instances/link").0, 404);
+}
+
+#[test]
 fn folders_are_picked_up_changed_and_removed() {
     let daemon = Daemon::start(&[("stays", "unix = '@/stays.sock'")]);
     let mut stays = Guest::open(&daemon.run().join("stays.sock"), Who { boot: 9, ..AGENT });

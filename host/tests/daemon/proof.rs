@@ -8,8 +8,9 @@ use informant_wire::host_to_guest::ByeReason;
 use informant_wire::id::{Challenge, SessionId};
 use serde_json::json;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const HYBRID: (&str, &str) = ("vm", "uds = '@/v.sock'");
 const PROVABLE: Who = Who { capabilities: Capabilities(3), ..AGENT };
@@ -70,6 +71,59 @@ fn a_proven_agent_gives_way_to_a_proven_one_only() {
     after_reset.wait_ack(|ack| ack.sample == 1);
     let status = daemon.wait_status("vm", "the new boot", |status| status["guest"]["boot_id"] == "02".repeat(16));
     assert_eq!(status["guest"]["proven"], true);
+}
+
+#[test]
+fn a_storm_of_impostors_does_not_keep_root_out() {
+    const ROOT: Who = Who { nonce: 9, ..PROVABLE };
+    let daemon = Daemon::start(&[HYBRID]);
+    let vmm = HybridVmm::bind(&daemon.run().join("v.sock"));
+    let path = daemon.run().join("v.sock_5252");
+    let own: Arc<Mutex<Option<(SessionId, Challenge)>>> = Arc::default();
+    let known = Arc::clone(&own);
+    std::thread::spawn(move || {
+        loop {
+            let (_, mut stream) = vmm.next();
+            let mut bytes = b"OK 1073741824\n".to_vec();
+            bytes.extend(hello(ROOT));
+            let mut out = [0; 64];
+            if stream.write_all(&bytes).is_err() {
+                continue;
+            }
+            let mut listener = Guest::over(stream);
+            let Said::Prove(asked) = listener.hear() else { continue };
+            let length = match *known.lock().unwrap() {
+                Some((session, challenge)) if session == asked => Proof { challenge }.encode(&mut out),
+                _ => encode(&mut out, kind::NOT_MINE, &()),
+            };
+            listener.send(&out[..length.unwrap()]);
+        }
+    });
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for nonce in 100..108 {
+            let (path, stop) = (&path, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let _held_for_a_while = Guest::greet(path, Who { nonce, ..PROVABLE });
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+        }
+        daemon.wait_status("vm", "the impostors", |status| status["counters"]["refused"].as_u64() > Some(20));
+        // As an agent does, root dials again after a while when it is refused.
+        let _root = wait_for("root to be proven", || {
+            let (guest, said) = Guest::greet(&path, ROOT);
+            if let Said::Welcome { session, challenge, .. } = said {
+                *own.lock().unwrap() = Some((session, challenge));
+                daemon.wait_status("vm", "the proof", |status| status["guest"]["proven"] == true);
+                return Some(guest);
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            None
+        });
+        stop.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]
