@@ -55,6 +55,8 @@ pub const REDIAL_REFUSED_S: u64 = 30;
 
 /// Known frames in a row that do not decode, after which the session ends.
 pub const MAX_BAD_FRAMES: u32 = 10;
+/// Frames a host may send in a second of a session. It has one Ack a second to say, and a few questions.
+pub const MAX_HOST_FRAMES_PER_S: u32 = 200;
 /// Sessions one instance may hold, and how many of them may be unproven.
 pub const MAX_SESSIONS: usize = 32;
 /// See [`MAX_SESSIONS`].

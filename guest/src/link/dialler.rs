@@ -137,7 +137,8 @@ impl Dialler {
         self.told_end = kind;
         let random = random::bits();
         let pause_us = match end {
-            End::Refused { permanent: true, .. } => REDIAL_REFUSED_S * 1_000_000,
+            // A flood has Acks in it, too: the back-off says nothing.
+            End::Refused { permanent: true, .. } | End::Flooding => REDIAL_REFUSED_S * 1_000_000,
             End::Bye(ByeReason::MOVED) | End::Renonce | End::Ahead => self.backoff.at_once_us(now_us, random),
             _ => self.backoff.pause_us(random),
         };

@@ -22,6 +22,22 @@ fn accept_then_close_makes_the_back_off_grow_and_not_start_over() {
     assert!(agent.log().matches("dialling on").count() <= 2, "one line for one state:\n{}", agent.log());
 }
 
+#[test]
+fn a_host_that_floods_is_left_alone_for_a_while() {
+    let place = Place::new();
+    let host = Host::new(&place);
+    let mut agent = place.agent(&[]);
+    let mut peer = host.accept();
+    peer.hello();
+    peer.welcome(0);
+    let began = Instant::now();
+    while peer.ack(0, 0) {
+        assert!(began.elapsed() < Duration::from_secs(10), "it takes all of it");
+    }
+    assert!(host.try_accept(Duration::from_secs(4)).is_none(), "it is not dialled again soon");
+    assert!(agent.is_running() && agent.log().contains("frames in a second"), "{}", agent.log());
+}
+
 /// How often the agent dials within a time, when each session is welcomed and then ended in some way.
 fn attempts(host: &Host, time: Duration, mut end_session: impl FnMut(&mut Peer) -> bool) -> u32 {
     let end = Instant::now() + time;

@@ -3,7 +3,7 @@
 use informant_wire::FrameError;
 use informant_wire::hello::RefusedCode;
 use informant_wire::host_to_guest::ByeReason;
-use informant_wire::limits::{DEAD_AFTER_S, HANDSHAKE_DEADLINE_S, MAX_BAD_FRAMES};
+use informant_wire::limits::{DEAD_AFTER_S, HANDSHAKE_DEADLINE_S, MAX_BAD_FRAMES, MAX_HOST_FRAMES_PER_S};
 use nix::errno::Errno;
 
 /// Why a session ended.
@@ -49,6 +49,9 @@ pub enum End {
     /// Too many known frames in a row did not decode.
     #[error("host broke the protocol: {MAX_BAD_FRAMES} frames in a row that do not decode")]
     BadFrames,
+    /// Too many frames in a second.
+    #[error("host broke the protocol: over {MAX_HOST_FRAMES_PER_S} frames in a second")]
+    Flooding,
     /// An answer that does not fit the question.
     #[error("host broke the protocol: chose version {0}, which was not offered")]
     Version(u16),

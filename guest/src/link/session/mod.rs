@@ -25,7 +25,8 @@ use informant_wire::hello::{Hello, Role};
 use informant_wire::host_to_guest::ByeReason;
 use informant_wire::id::{Challenge, SessionId};
 use informant_wire::limits::{
-    DEAD_AFTER_S, HANDSHAKE_DEADLINE_S, MAX_BAD_FRAMES, MAX_HANDSHAKE_FRAME, MAX_HOST_FRAME, MAX_WRITE,
+    DEAD_AFTER_S, HANDSHAKE_DEADLINE_S, MAX_BAD_FRAMES, MAX_HANDSHAKE_FRAME, MAX_HOST_FRAME, MAX_HOST_FRAMES_PER_S,
+    MAX_WRITE,
 };
 use informant_wire::{Decoder, HostToGuest, MAX_VERSION, MIN_VERSION, frame};
 use output::{Output, SchemaState};
@@ -88,6 +89,9 @@ pub struct Session {
     closing_us: u64,
     heartbeat_us: u64,
     lag_us: u32,
+    /// Frames of the host since then.
+    frames: u32,
+    frames_since_us: u64,
     bad_frames: u32,
     skipped_frames: u64,
     ready: bool,
@@ -124,6 +128,8 @@ impl Session {
             closing_us: 0,
             heartbeat_us: now_us,
             lag_us: 0,
+            frames: 0,
+            frames_since_us: now_us,
             bad_frames: 0,
             skipped_frames: 0,
             ready: false,
@@ -209,6 +215,13 @@ impl Session {
     pub fn receive(&mut self, input: &mut &[u8], now_us: u64) -> Result<Option<Notice>, End> {
         loop {
             let Some(frame) = self.decoder.next(input).map_err(End::Framing)? else { return Ok(None) };
+            if now_us.saturating_sub(self.frames_since_us) >= SECOND_US {
+                (self.frames, self.frames_since_us) = (0, now_us);
+            }
+            self.frames += 1;
+            if self.frames > MAX_HOST_FRAMES_PER_S {
+                return Err(End::Flooding);
+            }
             let message = match HostToGuest::decode(frame) {
                 Ok(HostToGuest::Unknown(_)) => {
                     self.skipped_frames += 1;
@@ -414,6 +427,16 @@ mod tests {
         assert_eq!(session.check_deadlines(20 * SECOND_US), Err(End::Silent));
         session.close(ByeReason::STOPPING, 20 * SECOND_US);
         assert_eq!(session.check_deadlines(session.deadline_us()), Err(End::Done));
+    }
+
+    #[test]
+    fn two_hundred_frames_a_second_are_taken_and_no_more() {
+        let mut session = session(Origin::Dialled);
+        session.receive(&mut &welcome(1)[..], 1).unwrap();
+        let unknown = [1, 0, 0x5f].repeat(199);
+        assert_eq!(session.receive(&mut &unknown[..], 2), Ok(None));
+        assert_eq!(session.receive(&mut &unknown[..], 2 + SECOND_US), Ok(None));
+        assert_eq!(session.receive(&mut &unknown[..], 3 + SECOND_US), Err(End::Flooding));
     }
 
     proptest! {
