@@ -157,6 +157,10 @@ pub fn parse(text: &str) -> Result<Config, ConfigError> {
 fn syntax(text: &str, error: &toml::de::Error) -> ConfigError {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.bytes().filter(|byte| *byte == b'\n').count() + 1;
+    // TOML has no number with a leading zero, and people write permissions with one.
+    if text.lines().nth(line - 1).is_some_and(|line| line.trim_start().starts_with("socket_mode")) {
+        return MODE;
+    }
     ConfigError::Syntax { line, message: error.message().lines().next().unwrap_or("not TOML").into() }
 }
 
@@ -197,14 +201,16 @@ fn port(table: &Table, key: &'static str) -> Result<Option<u32>, ConfigError> {
     }
 }
 
+const MODE: ConfigError =
+    ConfigError::Value { key: "socket_mode", expected: "permissions in octal: \"0660\" or 0o660" };
+
 fn mode(value: Option<&Value>) -> Result<u32, ConfigError> {
     let mode = match value {
         None => return Ok(0o660),
         Some(Value::String(text)) => u32::from_str_radix(text, 8).ok(),
         Some(value) => value.as_integer().and_then(|mode| u32::try_from(mode).ok()),
     };
-    mode.filter(|mode| *mode <= 0o777)
-        .ok_or(ConfigError::Value { key: "socket_mode", expected: "permissions in octal: \"0660\" or 0o660" })
+    mode.filter(|mode| *mode <= 0o777).ok_or(MODE)
 }
 
 fn owner(value: &Value) -> Result<Owner, ConfigError> {
@@ -288,6 +294,8 @@ mod tests {
             ("uds = 'v.sock'", "`uds` must be an absolute path of a socket, without control characters"),
             ("cid = 2", "`cid` must be a guest's CID: 3 to 4294967294, or 1 for this machine"),
             ("cid = 7\ntrust = 'all'", "`trust` must be \"root\" or \"any\""),
+            ("cid = 7\nsocket_mode = 0660", "`socket_mode` must be permissions in octal: \"0660\" or 0o660"),
+            ("uds = \"/a\\u0000\"", "`uds` must be an absolute path of a socket, without control characters"),
             ("cid = 7\nsocket_mode = '0999'", "`socket_mode` must be permissions in octal: \"0660\" or 0o660"),
         ];
         for (text, message) in wrong {

@@ -100,6 +100,17 @@ fn a_name_that_no_instance_has_is_an_error_with_a_suggestion() {
 }
 
 #[test]
+fn a_folder_without_its_file_is_told_from_none() {
+    let dir = folders(&[status("web-1", 1)]);
+    fs::create_dir(dir.path().join("web-2")).unwrap();
+    for command in [&["ls", "web-2"][..], &["show", "web-2"]] {
+        let (code, _, complaint) = run(dir.path(), command);
+        let expected = format!("no instance web-2: its folder {}/web-2 has no instance.toml\n", dir.path().display());
+        assert!(code == Some(1) && complaint.ends_with(&expected), "{complaint}");
+    }
+}
+
+#[test]
 fn a_folder_whose_name_no_instance_can_have_is_shown_as_that() {
     let dir = folders(&[status("web-1", 1)]);
     fs::create_dir(dir.path().join("web 2")).unwrap();

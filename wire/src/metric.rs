@@ -110,7 +110,20 @@ impl Metric {
     pub fn find(id: MetricId) -> Option<&'static Self> {
         TABLE.binary_search_by_key(&id, |row| row.id).ok().and_then(|i| TABLE.get(i))
     }
+
+    /// Whether an agent may leave it as it was for [`SLOW_EVERY`] samples: it costs much to read. Its growth from one
+    /// sample to the next says little.
+    #[must_use]
+    pub const fn is_slow(&self) -> bool {
+        let id = self.id.0;
+        let hot = id <= id::CGROUP_MEMORY_WORKING_SET.0
+            || (id >= id::CGROUP_EVENT_LOW.0 && id <= id::CGROUP_CPU_NR_THROTTLED.0);
+        matches!(self.subject, SubjectKind::CGROUP | SubjectKind::CGROUP_DISK) && !hot
+    }
 }
+
+/// See [`Metric::is_slow`].
+pub const SLOW_EVERY: u64 = 5;
 
 macro_rules! metrics {
     ($($subject:ident { $($id:literal $const:ident $name:literal [$(($key:literal, $value:literal)),*]

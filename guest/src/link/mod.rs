@@ -47,7 +47,7 @@ impl Address {
 
     /// Reads `vsock:PORT` or `unix:PATH`.
     pub fn parse_listen(text: &OsStr) -> Result<Self, &'static str> {
-        const FORMS: &str = "is no address to listen at; vsock:PORT or unix:PATH";
+        const FORMS: &str = "is no address to listen at; vsock:PORT or unix:PATH, or for --control off";
         let bytes = text.as_bytes();
         if let Some(path) = bytes.strip_prefix(b"unix:") {
             return socket_path(path).map(Self::Unix);

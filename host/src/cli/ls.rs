@@ -59,7 +59,7 @@ pub(super) async fn run(context: &Context, args: &Args) -> Result<(), CommandErr
     if let Some(notice) = reading.fallback_notice() {
         output::complain(&notice);
     }
-    reading.only(&args.names)?;
+    reading.only(&context.dir, &args.names)?;
     if args.json {
         return Ok(output::print_lines(&json(&reading.entries)?)?);
     }

@@ -102,6 +102,8 @@ enum CommandError {
     Nothing { dir: PathBuf },
     #[error("no instance {}{}", names.join(", "), suggest::hint(suggestion.as_deref()))]
     Unknown { names: Vec<String>, suggestion: Option<String> },
+    #[error("no instance {name}: its folder {} has no instance.toml", folder.display())]
+    NoConfig { name: String, folder: PathBuf },
     #[error("gone since the daemon was away: {}", names.join(" or "))]
     Gone { names: Vec<String> },
     #[error("{what}: {cause}")]

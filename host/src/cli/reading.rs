@@ -2,6 +2,7 @@
 
 use super::client::{Client, ClientError};
 use super::{CommandError, Context, folders, now_ms, quantity, suggest};
+use crate::config::is_instance_name;
 use crate::publish::status::{Instances, SCHEMA, Status};
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -63,7 +64,7 @@ impl Reading {
     }
 
     /// Keeps only the instances of these names (all, if there are none); each must be there.
-    pub(super) fn only(&mut self, names: &[String]) -> Result<(), CommandError> {
+    pub(super) fn only(&mut self, dir: &Path, names: &[String]) -> Result<(), CommandError> {
         if names.is_empty() {
             return Ok(());
         }
@@ -71,7 +72,7 @@ impl Reading {
         let missing: Vec<_> = names.iter().filter(|name| !known(name)).collect();
         if let [first, ..] = missing.as_slice() {
             let all = self.entries.iter().map(|entry| entry.status.name.as_str());
-            return Err(unknown(&missing, suggest::nearest(first, all)));
+            return Err(unknown(dir, &missing, suggest::nearest(first, all)));
         }
         self.entries.retain(|entry| names.contains(&entry.status.name));
         Ok(())
@@ -101,7 +102,10 @@ pub(super) fn notice(why: &ClientError, written_ms: u64, now_ms: u64) -> String 
 }
 
 /// The error of names that no instance has, each escaped for a terminal.
-pub(super) fn unknown(names: &[&String], suggestion: Option<&str>) -> CommandError {
+pub(super) fn unknown(dir: &Path, names: &[&String], suggestion: Option<&str>) -> CommandError {
+    if let Some(name) = names.iter().find(|name| is_instance_name(name) && dir.join(name).is_dir()) {
+        return CommandError::NoConfig { name: (*name).clone(), folder: dir.join(name) };
+    }
     CommandError::Unknown {
         names: names.iter().map(|name| super::escape::escape(name, 64)).collect(),
         suggestion: suggestion.map(str::to_owned),

@@ -88,7 +88,7 @@ async fn document(context: &Context, name: &str) -> Result<(String, Option<Clien
                 return Err(CommandError::Document { what: escape(name, 64), cause });
             }
             let known = known.iter().map(|folder| folder.status.name.as_str());
-            Err(unknown(&[&name.to_owned()], suggest::nearest(name, known)))
+            Err(unknown(&context.dir, &[&name.to_owned()], suggest::nearest(name, known)))
         }
     }
 }

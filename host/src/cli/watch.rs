@@ -65,7 +65,7 @@ Examples:
 
 pub(super) async fn run(context: &Context, args: &Args) -> Result<(), CommandError> {
     let mut first = Reading::take(context).await?;
-    first.only(&args.names)?;
+    first.only(&context.dir, &args.names)?;
     let updates = feed::open(context, &args.names);
     let end = end(args.seconds)?;
     let watch = async {

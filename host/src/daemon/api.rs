@@ -95,29 +95,35 @@ pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
     }
 }
 
-/// Connections that have not asked for anything yet, the oldest first: they make way when there is no place left.
+/// Connections that have not asked for anything yet: the oldest makes way when there is no place left.
 #[derive(Clone, Debug, Default)]
-struct Idle(Arc<Mutex<(u64, BTreeMap<u64, Arc<Notify>>)>>);
+struct Idle(Arc<Mutex<IdleConnections>>);
+
+#[derive(Debug, Default)]
+struct IdleConnections {
+    last: u64,
+    ends: BTreeMap<u64, Arc<Notify>>,
+}
 
 impl Idle {
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Arc<Notify>>)> {
+    fn lock(&self) -> MutexGuard<'_, IdleConnections> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn enter(&self) -> (u64, Arc<Notify>) {
         let (mut idle, ended) = (self.lock(), Arc::new(Notify::new()));
-        idle.0 += 1;
-        let id = idle.0;
-        idle.1.insert(id, Arc::clone(&ended));
+        idle.last += 1;
+        let id = idle.last;
+        idle.ends.insert(id, Arc::clone(&ended));
         (id, ended)
     }
 
     fn leave(&self, id: u64) {
-        self.lock().1.remove(&id);
+        self.lock().ends.remove(&id);
     }
 
     fn end_oldest(&self) {
-        if let Some((_, ended)) = self.lock().1.pop_first() {
+        if let Some((_, ended)) = self.lock().ends.pop_first() {
             ended.notify_one();
         }
     }

@@ -63,7 +63,9 @@ enum ServeError {
     NoParent { path: PathBuf, parent: PathBuf },
     #[error("cannot listen at {path}: {source}")]
     Api { path: PathBuf, source: io::Error },
-    #[error("{count} status files could not be written at the end: they say what was before; is the storage slow?")]
+    #[error(
+        "{count} status files could not be written at the end: they say what was before; the log says why, or the storage is slow"
+    )]
     Unwritten { count: usize },
     #[error("cannot start: {0}")]
     Descriptors(#[from] DescriptorsError),

@@ -416,7 +416,8 @@ impl Instance {
     }
 
     fn make_current(&mut self, session: SessionId, now: Now) {
-        if let Some(before) = self.current().map(|peer| peer.session) {
+        let before = self.current().map(|peer| peer.session);
+        if let Some(before) = before {
             self.end(before, ByeReason::REPLACED);
         }
         let Some(peer) = self.peers.iter_mut().find(|peer| peer.session == session) else { return };
@@ -449,7 +450,8 @@ impl Instance {
         self.link.set(Link::Up, now, None);
         self.agent.set(if ready { Agent::Ready } else { Agent::Starting }, now, None);
         self.changed = true;
-        self.notes.push(Note { kind: "connected", detail: None });
+        let detail = before.map(|_| "in the place of a session that was open".into());
+        self.notes.push(Note { kind: "connected", detail });
     }
 
     /// The session whose proof should be asked for next: an awaited one, else in turn behind `last`, the oldest first.

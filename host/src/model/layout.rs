@@ -4,7 +4,7 @@
 use crate::inbox::extend_within;
 use informant_wire::bits;
 use informant_wire::limits::MAX_SCHEMA_BYTES;
-use informant_wire::metric::{Metric, TABLE};
+use informant_wire::metric::{Kind, Metric, TABLE};
 use informant_wire::schema::{SchemaEnd, SchemaError, SchemaPart, SchemaReader, Subject};
 use informant_wire::varint;
 use std::ops::Range;
@@ -18,6 +18,8 @@ pub struct Layout {
     subjects: Box<[u8]>,
     /// A series each: its row in [`TABLE`], or [`UNKNOWN`].
     rows: Box<[u16]>,
+    /// A bit each: a counter that is read slowly. Empty where there is none.
+    slow: Box<[u8]>,
 }
 
 impl Layout {
@@ -55,6 +57,12 @@ impl Layout {
     #[must_use]
     pub fn metric(&self, series: usize) -> Option<&'static Metric> {
         self.rows.get(series).and_then(|row| TABLE.get(usize::from(*row)))
+    }
+
+    /// Whether it is a counter that is not read at every sample; see [`Metric::is_slow`].
+    #[must_use]
+    pub fn is_slow(&self, series: usize) -> bool {
+        bits::get(&self.slow, series)
     }
 
     /// The metric of each series, in order.
@@ -116,10 +124,19 @@ impl LayoutBuilder {
         if series != taken.rows.len() {
             return Err(SchemaError::Incomplete);
         }
+        let slow = |row: &u16| {
+            TABLE.get(usize::from(*row)).is_some_and(|metric| metric.kind == Kind::Counter && metric.is_slow())
+        };
+        let mut slow_bits = Vec::new();
+        for (series, _) in taken.rows.iter().enumerate().filter(|(_, row)| slow(row)) {
+            slow_bits.resize(bits::bytes_for(taken.rows.len()), 0);
+            bits::put(&mut slow_bits, series, true);
+        }
         Ok(Layout {
             generation: end.generation,
             subjects: taken.subjects.into_boxed_slice(),
             rows: taken.rows.into_boxed_slice(),
+            slow: slow_bits.into_boxed_slice(),
         })
     }
 }

@@ -5,7 +5,7 @@ use super::layout::Layout;
 use informant_wire::bits;
 use informant_wire::counter::{Offset, Step, Width, step};
 use informant_wire::frame::DecodeError;
-use informant_wire::metric::{Kind, Metric, SubjectKind};
+use informant_wire::metric::{Kind, Metric, SLOW_EVERY, SubjectKind};
 use informant_wire::sample::{Applied, Base, SampleBody};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -73,6 +73,8 @@ pub struct Series {
     resting: BTreeMap<u16, u64>,
     /// What falls and wraps took away, a counter each; empty while nothing did.
     offsets: Vec<Offset>,
+    /// The newest growth of each counter that is not read at every sample.
+    slow: BTreeMap<u16, Growth>,
     /// What the next session or schema goes on from; only until its first sample.
     carried: Option<Carried>,
     has_sample: bool,
@@ -81,6 +83,16 @@ pub struct Series {
     /// Guest time between the two newest samples; `None` when that says nothing.
     interval_us: Option<u64>,
     ticks_per_second: u32,
+}
+
+/// How a counter that is not read at every sample grew when it was last read.
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    growth: u64,
+    /// Guest time of the sample that had it.
+    at_us: u64,
+    /// Since it grew before, where that is known.
+    since_us: Option<u64>,
 }
 
 /// The raw values that the newest sample replaced by others, in the order of their series. Most series do not change
@@ -215,7 +227,8 @@ impl Series {
 
     /// Moves to a sample; how many counters fell.
     fn apply(&mut self, sample: &SampleBody<'_>) -> Result<(Applied, u64), DecodeError> {
-        let Self { layout, values, present, before, replaced, resting, offsets, carried: kept, .. } = self;
+        let Self { layout, values, present, before, replaced, resting, offsets, slow, carried: kept, .. } = self;
+        let at_us = sample.head.boot_time_us;
         let carried = kept.take();
         before.clear();
         before.extend_from_slice(carried.as_ref().map_or(present, |carried| &carried.present));
@@ -236,6 +249,11 @@ impl Series {
             };
             if had && last != new {
                 replaced.push(series, last);
+                if layout.is_slow(i) {
+                    let since_us = slow.get(&series).map(|before| at_us.saturating_sub(before.at_us));
+                    let growth = step(last, new, Width::Bits64).growth();
+                    slow.insert(series, Growth { growth, at_us, since_us });
+                }
             }
             if new >= last {
                 return;
@@ -273,14 +291,32 @@ impl Series {
         if metric.kind != Kind::Counter {
             return Some(Reading { value: raw, growth: None });
         }
+        let offset = self.offsets.get(series).copied().unwrap_or_default();
+        if self.layout.is_slow(series) {
+            return Some(Reading { value: offset.total(raw), growth: self.slow_growth(series) });
+        }
         let had = bits::get(&self.before, series) && self.interval_us.is_some();
         let before = u16::try_from(series).ok().filter(|_| had).map(|at| self.replaced.get(at).unwrap_or(raw));
         let growth = before.and_then(|before| match step(before, raw, width(metric)) {
             Step::Back => None,
             forward => Some(forward.growth()),
         });
-        let offset = self.offsets.get(series).copied().unwrap_or_default();
         Some(Reading { value: offset.total(raw), growth })
+    }
+
+    /// The growth of a counter that is not read at every sample, spread over the time from one reading to the next, as
+    /// it falls on one interval.
+    fn slow_growth(&self, series: usize) -> Option<u64> {
+        let interval_us = self.interval_us.filter(|_| bits::get(&self.before, series))?;
+        let longest_us = interval_us.saturating_mul(SLOW_EVERY);
+        let Some(newest) = u16::try_from(series).ok().and_then(|series| self.slow.get(&series)) else { return Some(0) };
+        // Half an interval more: samples are not taken to the microsecond.
+        if self.boot_time_us.saturating_sub(newest.at_us) >= longest_us.saturating_add(interval_us / 2) {
+            return Some(0);
+        }
+        let over_us = newest.since_us.unwrap_or(longest_us).clamp(1, longest_us.max(1));
+        let share = u128::from(newest.growth) * u128::from(interval_us) / u128::from(over_us);
+        u64::try_from(share).ok()
     }
 
     /// No values, and room for those of so many series.
@@ -290,6 +326,7 @@ impl Series {
         self.before = vec![0; bits::bytes_for(series)];
         self.replaced = Replaced::default();
         self.resting = BTreeMap::new();
+        self.slow = BTreeMap::new();
         self.has_sample = false;
     }
 

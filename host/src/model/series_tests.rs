@@ -16,6 +16,9 @@ const ETH0: Series1 = (SubjectKind::NETWORK, "eth0", 2, id::NET_RX_BYTES);
 const CPU0_STEAL: Series1 = (SubjectKind::CPU, "0", 0, id::CPU_STEAL);
 const LOAD: Series1 = (SubjectKind::VM, "", 0, id::LOAD1);
 
+const CGROUP_STALLED: Series1 = (SubjectKind::CGROUP, "/db", 7, id::CGROUP_PRESSURE_CPU_SOME);
+const CGROUP_CPU: Series1 = (SubjectKind::CGROUP, "/db", 7, id::CGROUP_CPU_USAGE);
+
 /// A guest with one series a subject, and the host's view of it.
 #[derive(Default)]
 struct Pair {
@@ -242,4 +245,36 @@ proptest! {
             }
         }
     }
+}
+
+/// A counter that is read at every fifth sample has the growth of five on one: it is spread over them.
+#[test]
+fn what_is_read_every_fifth_sample_grows_evenly() {
+    let mut pair = Pair::new(&[CGROUP_STALLED, CGROUP_CPU]);
+    let growths = |pair: &Pair| [0, 1].map(|series| pair.reading(series).and_then(|(_, growth)| growth));
+    let (mut stalled, mut seen) = (0, Vec::new());
+    for second in 0..24_u64 {
+        // From the 15th second on nothing happens.
+        if second % 5 == 2 && second < 15 {
+            stalled += 4_000_000;
+        }
+        pair.sample(100 + second, &[Some(stalled), Some(second * 1000)]).unwrap();
+        seen.push(growths(&pair));
+    }
+    assert_eq!(seen[0], [None, None]);
+    assert!(seen[1..].iter().all(|[_, cpu]| *cpu == Some(1000)), "{seen:?}");
+    let stalled: Vec<_> = seen.iter().map(|[stalled, _]| stalled.unwrap_or(0)).collect();
+    assert_eq!(stalled[..2], [0, 0]);
+    assert_eq!(stalled[2..18], [800_000; 16], "from the first change to five seconds behind the last");
+    assert_eq!(stalled[18..], [0; 6]);
+}
+
+/// Another agent may read it at every sample.
+#[test]
+fn what_is_read_at_every_sample_is_not_spread() {
+    let mut pair = Pair::new(&[CGROUP_STALLED]);
+    for second in 0..4_u64 {
+        pair.sample(100 + second, &[Some(second * 700)]).unwrap();
+    }
+    assert_eq!(pair.reading(0).and_then(|(_, growth)| growth), Some(700));
 }

@@ -331,7 +331,8 @@ pub struct Value {
     pub labels: BTreeMap<String, String>,
     /// The value in its published unit. A counter's total never falls within one [`Status::guest`] boot.
     pub value: Number,
-    /// For counters: growth a second between the two newest samples by the guest's clock; absent where that is not
+    /// For counters: growth a second between the two newest samples by the guest's clock, or for those of cgroups that
+    /// are read at every fifth sample from one reading to the next; absent where that is not
     /// known (first sample of a session or subject, a step back).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_second: Option<f64>,

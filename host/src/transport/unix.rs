@@ -95,11 +95,14 @@ pub fn listen(path: &Path, access: &Access) -> io::Result<Listener> {
     umask(before);
     let bound = bound?;
     drop(directory);
-    let file = open_socket_file(path)?;
-    give(&file, path, access)?;
-    let meta = std::fs::symlink_metadata(path)?;
+    let opened = open_socket_file(path)?;
+    let stat = fstat(&opened)?;
+    // From here on it is removed again when something fails.
+    let file = SocketFile { path: path.into(), id: (stat.st_dev, stat.st_ino) };
+    give(&opened, path, access).map_err(|error| {
+        io::Error::new(error.kind(), format!("the socket can not be given its owner and permissions: {error}"))
+    })?;
     bound.set_nonblocking(true)?;
-    let file = SocketFile { path: path.into(), id: (meta.dev(), meta.ino()) };
     Ok(Listener { socket: UnixListener::from_std(bound)?, file })
 }
 

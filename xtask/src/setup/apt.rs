@@ -28,12 +28,22 @@ pub(super) fn ensure() -> Result<()> {
     }
     let step = run::Step::new(format!("installing {}", missing.join(", ")));
     update();
+    let removed = would_remove(&missing);
+    if !removed.is_empty() {
+        eprintln!("== apt removes {}: it does not go together with what is installed now", removed.join(", "));
+    }
     let install = run::check(
         apt_get().args(["install", "-y", "-q", "--no-install-recommends"]).args(&missing).stdout(std::io::stderr()),
     );
     install.with_context(|| format!("cannot install what is missing; try: {by_hand}"))?;
     step.done("installed");
     Ok(())
+}
+
+/// What apt would take away to install `packages`: a package of another release may be in the way.
+fn would_remove(packages: &[&str]) -> Vec<String> {
+    let simulate = run::read(apt_get().args(["install", "-s", "-q", "--no-install-recommends"]).args(packages));
+    parse_removals(&simulate.unwrap_or_default())
 }
 
 /// Fetches a package and unpacks it into `dest`, installed or not.
@@ -114,6 +124,11 @@ fn parse_depends(text: &str, prefix: &str) -> Option<String> {
     names.map(str::trim).find(|name| name.starts_with(prefix)).map(str::to_owned)
 }
 
+fn parse_removals(simulated: &str) -> Vec<String> {
+    let names = simulated.lines().filter_map(|line| line.strip_prefix("Remv "));
+    names.filter_map(|rest| rest.split_whitespace().next()).map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,5 +139,12 @@ mod tests {
         assert_eq!(parse_depends(text, "linux-image-").as_deref(), Some("linux-image-6.1.0-57-cloud-amd64"));
         assert_eq!(parse_depends("x\n |Depends: linux-image-a\n", "linux-image-").as_deref(), Some("linux-image-a"));
         assert_eq!(parse_depends("x\n", "linux-image-"), None);
+    }
+
+    #[test]
+    fn what_is_removed_is_read_from_a_simulation() {
+        let text =
+            "Reading package lists...\nRemv qemu-utils [1:10.0.2+ds-2]\nInst qemu-system-x86 (1:7.2)\nRemv a []\n";
+        assert_eq!(parse_removals(text), ["qemu-utils", "a"]);
     }
 }
