@@ -79,6 +79,17 @@ fn folders_are_picked_up_changed_and_removed() {
 }
 
 #[test]
+fn a_socket_that_can_not_be_given_away_leaves_no_file() {
+    let daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'\nsocket_owner = 'nobody-of-that-name'")]);
+    let status = daemon.wait_status("vm", "the error", |status| status["config_error"].is_string());
+    let error = status["config_error"].as_str().unwrap();
+    assert!(error.contains("owner and permissions: no user `nobody-of-that-name`"), "{error}");
+    daemon.write("vm", "unix = '@/other.sock'");
+    daemon.wait_status("vm", "another socket", |status| status["link"]["state"] == "listening");
+    assert!(!daemon.run().join("vm.sock").exists());
+}
+
+#[test]
 fn names_that_are_none_are_left_alone_and_one_address_has_one_instance() {
     let daemon = Daemon::start(&[
         ("a", "unix = '@/vm.sock'"),
