@@ -1,6 +1,6 @@
 //! `ls`: a line an instance.
 
-use super::escape::escape;
+use super::escape::{escape, width};
 use super::quantity::{age, bytes, percent};
 use super::reading::{Entry, Reading};
 use super::table::{Align, Cell, Style, Table};
@@ -11,6 +11,8 @@ use std::io::IsTerminal;
 
 /// Columns of a version: `1.2.3-alpha.1+0123abc` fits.
 const VERSION_COLUMNS: usize = 24;
+/// Before a note in a line of its own.
+const INDENT: &str = "  ";
 /// Columns of a note on a terminal: an error with a path in it.
 const NOTE_COLUMNS: usize = 160;
 /// Columns of a note for a program: the longest path in the longest error.
@@ -70,9 +72,43 @@ pub(super) async fn run(context: &Context, args: &Args) -> Result<(), CommandErr
         ));
         return Ok(());
     }
-    let note = if std::io::stdout().is_terminal() { NOTE_COLUMNS } else { WHOLE_NOTE_COLUMNS };
-    let table = table_with(&reading.entries, reading.now_ms, &context.zone, note);
-    Ok(output::print_lines(&table.lines(output::colours(), None))?)
+    let (entries, now_ms, colours) = (&reading.entries, reading.now_ms, output::colours());
+    let lines = match output::terminal_size().filter(|_| std::io::stdout().is_terminal()) {
+        Some((columns, _)) => lines(entries, now_ms, &context.zone, colours, columns),
+        None => table(entries, now_ms, &context.zone, WHOLE_NOTE_COLUMNS, Left::Nothing).lines(colours, None),
+    };
+    Ok(output::print_lines(&lines)?)
+}
+
+/// What a table is without, where a terminal is too narrow for all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    Nothing,
+    /// Notes are in lines of their own.
+    Notes,
+    Pressure,
+    Agent,
+}
+
+/// The table of `entries` as they look at `now_ms`, for a terminal: as much of it as fits, and every note.
+#[must_use]
+pub(super) fn lines(entries: &[Entry], now_ms: u64, zone: &TimeZone, colours: bool, columns: usize) -> Vec<String> {
+    let tables = [Left::Nothing, Left::Notes, Left::Pressure, Left::Agent]
+        .map(|left| (left, table(entries, now_ms, zone, NOTE_COLUMNS, left)));
+    let fits = |table: &Table<8>| table.lines(false, None).iter().all(|line| width(line) <= columns);
+    let [.., narrowest] = &tables;
+    let (left, table) = tables.iter().find(|(_, table)| fits(table)).unwrap_or(narrowest);
+    let mut rows = table.lines(colours, Some(columns)).into_iter();
+    let mut lines: Vec<String> = rows.next().into_iter().collect();
+    for (row, entry) in rows.zip(entries) {
+        lines.push(row);
+        let note = words::note(entry, now_ms, zone);
+        if *left > Left::Nothing && !note.is_empty() && columns > INDENT.len() {
+            let note = escape(&note, columns - INDENT.len());
+            lines.push(Style::Dim.paint(&format!("{INDENT}{note}"), colours));
+        }
+    }
+    lines
 }
 
 /// One array; an element a line, for `grep` and for people.
@@ -88,22 +124,17 @@ fn json(entries: &[Entry]) -> Result<Vec<String>, CommandError> {
     Ok(lines)
 }
 
-/// The table of `entries` as they look at `now_ms`, for a terminal.
-#[must_use]
-pub(super) fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone) -> Table<8> {
-    table_with(entries, now_ms, zone, NOTE_COLUMNS)
-}
-
-fn table_with(entries: &[Entry], now_ms: u64, zone: &TimeZone, note_columns: usize) -> Table<8> {
+fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone, note_columns: usize, left: Left) -> Table<8> {
+    let unless = |without: Left, title: &'static str| if left >= without { "" } else { title };
     let mut table = Table::new([
         ("NAME", Align::Left),
         ("STATE", Align::Left),
-        ("AGENT", Align::Left),
+        (unless(Left::Agent, "AGENT"), Align::Left),
         ("CPU", Align::Right),
         ("MEMORY", Align::Right),
-        ("PRESSURE", Align::Right),
+        (unless(Left::Pressure, "PRESSURE"), Align::Right),
         ("AGE", Align::Right),
-        ("NOTE", Align::Left),
+        (unless(Left::Notes, "NOTE"), Align::Left),
     ]);
     for entry in entries {
         let status = &entry.status;
@@ -117,12 +148,16 @@ fn table_with(entries: &[Entry], now_ms: u64, zone: &TimeZone, note_columns: usi
         table.row([
             Cell::foreign(&status.name, 64),
             Cell::new(state).style(state_style),
-            agent(status),
+            if left >= Left::Agent { Cell::default() } else { agent(status) },
             Cell::new(summary.cpu_percent.map_or_else(absent, percent)).style(style),
             Cell::new(memory(&summary)).style(style),
-            Cell::new(pressure(&summary)).style(style),
+            if left >= Left::Pressure { Cell::default() } else { Cell::new(pressure(&summary)).style(style) },
             Cell::new(words::age_now(data_age_ms, status, now_ms).map_or_else(absent, age)).style(style),
-            Cell::foreign(&words::note(entry, now_ms, zone), note_columns),
+            if left >= Left::Notes {
+                Cell::default()
+            } else {
+                Cell::foreign(&words::note(entry, now_ms, zone), note_columns)
+            },
         ]);
     }
     table
@@ -172,11 +207,41 @@ pub(super) fn pressure(summary: &Summary) -> String {
 mod tests {
     use super::super::fixture::{NOW_MS, ago, listening, ready, silent};
     use super::*;
-    use crate::cli::escape::width;
     use crate::publish::status::{Agent, Link};
 
     fn shown(entries: &[Entry]) -> Vec<String> {
-        table(entries, NOW_MS, &TimeZone::UTC).lines(false, None)
+        table(entries, NOW_MS, &TimeZone::UTC, NOTE_COLUMNS, Left::Nothing).lines(false, None)
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_notes_in_lines_of_their_own_and_fewer_columns() {
+        let mut broken = listening("broken");
+        broken.status.link.state = Link::Off;
+        broken.status.config_error = Some("unknown key `uid` (did you mean `uds`?)".to_owned());
+        let entries = [broken, ready("web-1")];
+        let at = |columns| lines(&entries, NOW_MS, &TimeZone::UTC, false, columns);
+        assert_eq!(at(200), shown(&entries));
+        assert_eq!(
+            at(80),
+            [
+                "NAME    STATE         AGENT     CPU             MEMORY            PRESSURE   AGE",
+                "broken  config error  -           -                  -                   -     -",
+                "  unknown key `uid` (did you mean `uds`?)",
+                "web-1   ready         0.1.0  12.3 %  412 MiB / 1.9 GiB  0.0 / 1.2 / 50.0 %  0.4s",
+            ]
+        );
+        assert_eq!(
+            at(66),
+            [
+                "NAME    STATE         AGENT     CPU             MEMORY     AGE",
+                "broken  config error  -           -                  -       -",
+                "  unknown key `uid` (did you mean `uds`?)",
+                "web-1   ready         0.1.0  12.3 %  412 MiB / 1.9 GiB    0.4s",
+            ]
+        );
+        for columns in 0..100 {
+            assert!(at(columns).iter().all(|line| width(line) <= columns), "{columns}");
+        }
     }
 
     #[test]
@@ -223,13 +288,14 @@ mod tests {
     fn a_program_gets_the_whole_note() {
         let mut broken = listening("vm");
         broken.status.config_error = Some("x".repeat(500));
-        let whole = table_with(&[broken], NOW_MS, &TimeZone::UTC, WHOLE_NOTE_COLUMNS).lines(false, None);
+        let whole = table(&[broken], NOW_MS, &TimeZone::UTC, WHOLE_NOTE_COLUMNS, Left::Nothing).lines(false, None);
         assert!(whole[1].ends_with(&"x".repeat(500)), "{whole:?}");
     }
 
     #[test]
     fn ages_go_on_after_the_status_was_written() {
-        let later = table(&[silent("vm", 42), ready("web")], NOW_MS + 60_000, &TimeZone::UTC).lines(false, None);
+        let entries = [silent("vm", 42), ready("web")];
+        let later = lines(&entries, NOW_MS + 60_000, &TimeZone::UTC, false, 200);
         assert!(later[1].contains("silent since 12:03:04 (1m 42s)") && later[1].ends_with("  1m 42s"), "{later:?}");
         assert!(later[2].ends_with("  1m 00s"), "{later:?}");
     }

@@ -257,7 +257,7 @@ impl View {
         // The line that says so takes the place of one more.
         let shown = if left_out > 0 { room - 1 } else { room };
         let entries: Vec<_> = self.entries.values().take(shown).cloned().collect();
-        lines.extend(ls::table(&entries, now_ms, zone).lines(colours, Some(columns)));
+        lines.extend(ls::lines(&entries, now_ms, zone, colours, columns));
         if left_out > 0 {
             let more = format!("… and {} more: name those to watch, or make the window taller", left_out + 1);
             lines.push(Style::Dim.paint(&escape(&more, columns), colours));

@@ -459,7 +459,8 @@ impl Instance {
     pub fn wants_proof(&self, last: Option<SessionId>) -> Option<SessionId> {
         let behind = self.peers.iter().position(|peer| Some(peer.session) == last).map_or(0, |at| at + 1);
         let (before, after) = self.peers.split_at(behind.min(self.peers.len()));
-        let pending = || after.iter().chain(before).filter(|peer| peer.standing == Standing::Pending);
+        let asks = |peer: &&Peer| peer.standing == Standing::Pending && peer.role != Role::Leaving;
+        let pending = || after.iter().chain(before).filter(asks);
         pending().find(|peer| self.is_awaited(&peer.facts)).or_else(|| pending().next()).map(|peer| peer.session)
     }
 

@@ -1,15 +1,16 @@
 //! Cgroups on this machine for the agent to look at; gone when dropped.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+
+const PREFIX: &str = "informant-bench-";
 
 /// Empty cgroups below one of our own.
 #[derive(Debug)]
 pub(super) struct Cgroups {
     parent: PathBuf,
-    count: u32,
 }
 
 impl Cgroups {
@@ -23,7 +24,8 @@ impl Cgroups {
             (kind == "cgroup2").then(|| PathBuf::from(place))
         });
         let mount = mount.context("cgroup v2 is not mounted")?;
-        let made = Self { parent: mount.join(format!("informant-bench-{}", std::process::id())), count };
+        remove_left_over(&mount);
+        let made = Self { parent: mount.join(format!("{PREFIX}{}", std::process::id())) };
         let make = |path: PathBuf| fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()));
         make(made.parent.clone())?;
         for controller in ["memory", "cpu", "io", "pids"] {
@@ -48,9 +50,25 @@ impl Cgroups {
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
-        for number in 1..self.count {
-            fs::remove_dir(self.child(number)).ok();
-        }
-        fs::remove_dir(&self.parent).ok();
+        remove(&self.parent);
     }
+}
+
+/// Those of runs that were interrupted: they would be measured, too.
+fn remove_left_over(mount: &Path) {
+    for entry in fs::read_dir(mount).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            remove(&entry.path());
+        }
+    }
+}
+
+fn remove(parent: &Path) {
+    for child in fs::read_dir(parent).into_iter().flatten().flatten() {
+        // Files can not be removed, and go with their directory.
+        fs::remove_dir(child.path()).ok();
+    }
+    fs::remove_dir(parent).ok();
 }
