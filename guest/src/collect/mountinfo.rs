@@ -59,7 +59,7 @@ const MAX_CHAIN: usize = 64;
 pub struct Tree<'a> {
     /// All mounts: number, and number of the parent and path.
     by_id: Vec<(u64, (u64, &'a [u8]))>,
-    /// The same without their numbers.
+    /// The same without their numbers, of those that are on another.
     places: Vec<(u64, &'a [u8])>,
 }
 
@@ -68,7 +68,9 @@ impl<'a> Tree<'a> {
     pub fn new(mounts: impl Iterator<Item = Mount<'a>>) -> Self {
         let mut by_id: Vec<_> = mounts.map(|mount| (mount.id, (mount.parent, mount.mountpoint))).collect();
         by_id.sort_unstable();
-        let mut places: Vec<_> = by_id.iter().map(|(_, place)| *place).collect();
+        // The first mount of all is on itself, and on top of nothing.
+        let on_another = |(id, (parent, _)): &&(u64, (u64, &[u8]))| id != parent;
+        let mut places: Vec<_> = by_id.iter().filter(on_another).map(|(_, place)| *place).collect();
         places.sort_unstable();
         Self { by_id, places }
     }
@@ -158,6 +160,9 @@ mod tests {
         let root = "1 1 0:1 / / rw - rootfs rootfs rw\n20 1 8:1 / / rw - ext4 root rw\n";
         let table = |rest: &str| -> &'static str { format!("{root}{rest}").leak() };
         assert_eq!(covered(table("")), [""; 0]);
+        let initramfs = "1 1 0:2 / / rw - rootfs rootfs rw\n20 1 0:3 / /sys rw - sysfs sys rw\n\
+                         21 20 0:4 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n22 1 0:5 / /run rw - tmpfs run rw\n";
+        assert_eq!(covered(initramfs), [""; 0]);
         assert_eq!(
             covered(table("30 20 0:2 / /mnt/p/q rw - tmpfs inner rw\n31 20 0:3 / /mnt/p rw - tmpfs outer rw\n")),
             ["inner"]

@@ -111,6 +111,14 @@ fn what_another_mount_covers_has_no_values() {
 }
 
 #[test]
+fn the_root_of_an_initramfs_is_on_itself_and_covers_nothing() {
+    let table =
+        "1 1 0:2 / / rw - rootfs none rw\n20 1 0:3 / /run rw - tmpfs run rw\n21 20 0:4 / /run/x rw - tmpfs x rw\n";
+    let line = Tree::with(&[(FILE, table)]).sample();
+    assert_eq!(line.starting("node_filesystem_readonly").len(), 3);
+}
+
+#[test]
 fn of_too_many_the_ones_in_memory_are_left_out() {
     let mut table = String::from("25 1 254:0 / / rw - ext4 /dev/vda1 rw\n");
     for i in 0..300 {

@@ -151,22 +151,26 @@ fn facts(entry: &Entry, now_ms: u64, zone: &TimeZone) -> Table<2> {
         }
     };
     fact("note", escape(&words::note(entry, now_ms, zone), TEXT_COLUMNS));
-    fact("link", state(&status.link, status.link.state.name(), status, now_ms, zone));
+    // Without a daemon they are what it saw last.
+    let word = |name: &str| if entry.stale { format!("was {name}") } else { name.to_owned() };
+    fact("link", state(&status.link, &word(status.link.state.name()), status, now_ms, zone));
     if let Some(transport) = &status.transport {
         let verb = if transport.dial { "dials" } else { "listens" };
         let address = escape(&transport.address, TEXT_COLUMNS);
         let trust = escape(&transport.trust, TEXT_COLUMNS);
         let kind = escape(&transport.kind, TEXT_COLUMNS);
-        fact("", format!("{kind} {address}, {verb} on port {}, trusts {trust}", transport.port));
+        // A plain socket has no ports.
+        let port = if kind == "unix" { String::new() } else { format!(" on port {}", transport.port) };
+        fact("", format!("{kind} {address}, {verb}{port}, trusts {trust}"));
     }
-    fact("agent", state(&status.agent, status.agent.state.name(), status, now_ms, zone));
+    fact("agent", state(&status.agent, &word(status.agent.state.name()), status, now_ms, zone));
     if let Some(guest) = &status.guest {
         for text in guest_facts(guest, now_ms, zone) {
             fact("", text);
         }
     }
-    fact("workload", state(&status.workload, status.workload.state.name(), status, now_ms, zone));
-    fact("data", state(&status.data, status.data.state.name(), status, now_ms, zone));
+    fact("workload", state(&status.workload, &word(status.workload.state.name()), status, now_ms, zone));
+    fact("data", state(&status.data, &word(status.data.state.name()), status, now_ms, zone));
     let written = format!("{} ago", age(now_ms.saturating_sub(status.written.ms)));
     fact("status", if status.written.ms == 0 { "never written".to_owned() } else { format!("as of {written}") });
     if !status.labels.is_empty() {
