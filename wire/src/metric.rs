@@ -123,7 +123,7 @@ impl Metric {
 }
 
 /// See [`Metric::is_slow`].
-pub const SLOW_EVERY: u64 = 5;
+pub const SLOW_EVERY: u32 = 5;
 
 macro_rules! metrics {
     ($($subject:ident { $($id:literal $const:ident $name:literal [$(($key:literal, $value:literal)),*]

@@ -28,7 +28,7 @@ pub mod vmstat;
 use crate::kfile::{Fault, Files, Look};
 use event::Events;
 use informant_wire::event::EventKind;
-use informant_wire::metric::{SubjectKind, id};
+use informant_wire::metric::{SLOW_EVERY, SubjectKind, id};
 use informant_wire::sample;
 use informant_wire::schema::Subject;
 use nix::time::{ClockId, clock_gettime};
@@ -36,10 +36,7 @@ use row::{Measure, Place, Row, Subjects};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Every so many samples: files that were missing or replaced are looked for, and what changes slowly is read.
-const SLOW_EVERY: u32 = 5;
-
-/// Every so many of those passes, what is missing on a live root is looked for though nothing says that it came: every
+/// Every so many of the passes that read what changes slowly, what is missing on a live root is looked for though nothing says that it came: every
 /// two minutes at one sample a second.
 const LOOK_EVERY: u32 = 24;
 

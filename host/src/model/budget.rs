@@ -187,11 +187,15 @@ impl Budget {
         self.unproven_events.try_spend(now) && self.unproven_bytes.try_spend_many(line, now)
     }
 
-    /// Whether events that were over the budget may come again, whoever sends them: a whole burst is within it, but for
-    /// the bytes of unproven ones, of which a whole burst takes half an hour.
+    /// Whether events of proven sessions that were over the budget may come again: a whole burst is within it, whatever
+    /// unproven ones have spent.
     pub fn has_event_burst(&mut self, now: Now) -> bool {
-        let bytes = self.unproven_bytes.has(UNPROVEN_BYTES_AGAIN, now);
-        self.unproven_events.is_full(now) && self.events.is_full(now) && bytes
+        self.events.is_full(now)
+    }
+
+    /// The same of sessions without proof; of their bytes a whole burst would take half an hour.
+    pub fn has_unproven_burst(&mut self, now: Now) -> bool {
+        self.unproven_events.is_full(now) && self.unproven_bytes.has(UNPROVEN_BYTES_AGAIN, now)
     }
 
     /// A connection came: whether it is within the budget.

@@ -657,8 +657,12 @@ impl Instance {
 
     /// Ends the sessions whose events were left alone, when they can be stored: they come again on new ones.
     pub fn store_again(&mut self, budget: &mut Budget, now: Now) {
-        if self.peers.iter().any(|peer| peer.left_alone) && budget.has_event_burst(now) {
-            for peer in self.peers.iter_mut().filter(|peer| peer.left_alone) {
+        for peer in self.peers.iter_mut().filter(|peer| peer.left_alone) {
+            let fits = match peer.standing {
+                Standing::Proven => budget.has_event_burst(now),
+                Standing::Pending | Standing::Unproven => budget.has_unproven_burst(now),
+            };
+            if fits {
                 peer.left_alone = false;
                 self.orders.push((peer.session, Order::End(ByeReason::STOPPING)));
             }

@@ -357,6 +357,19 @@ fn a_full_outbox_of_a_proven_agent_is_taken_at_once_and_what_has_no_end_is_not()
 }
 
 #[test]
+fn what_unproven_sessions_spend_holds_up_no_proven_one() {
+    let (mut instance, budget) = (Instance::default(), &mut Budget::new(at(0)));
+    agent(&mut instance, 1, Standing::Proven);
+    instance.hello(SessionId(2), &facts(PeerKind::REPORTER, 1, 2), Standing::Unproven, at(1));
+    assert_eq!(tell(&mut instance, budget, 1, 1, at(1)), 700);
+    assert!(tell(&mut instance, budget, 1, 701, at(1)) < 700, "the proven one has said too much");
+    assert!(tell(&mut instance, budget, 2, 1, at(2)) < 700, "and so has the other");
+    orders(&mut instance);
+    instance.store_again(budget, at(20));
+    assert_eq!(orders(&mut instance), [(1, Order::End(ByeReason::STOPPING))]);
+}
+
+#[test]
 fn an_event_for_which_there_is_no_room_comes_again_on_another_session() {
     let (mut instance, budget) = (Instance::default(), &mut Budget::new(at(0)));
     agent(&mut instance, 1, Standing::Proven);

@@ -308,7 +308,7 @@ impl Series {
     /// it falls on one interval.
     fn slow_growth(&self, series: usize) -> Option<u64> {
         let interval_us = self.interval_us.filter(|_| bits::get(&self.before, series))?;
-        let longest_us = interval_us.saturating_mul(SLOW_EVERY);
+        let longest_us = interval_us.saturating_mul(SLOW_EVERY.into());
         let Some(newest) = u16::try_from(series).ok().and_then(|series| self.slow.get(&series)) else { return Some(0) };
         // Half an interval more: samples are not taken to the microsecond.
         if self.boot_time_us.saturating_sub(newest.at_us) >= longest_us.saturating_add(interval_us / 2) {

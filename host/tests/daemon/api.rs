@@ -23,33 +23,27 @@ fn clients_that_send_half_a_request_are_hung_up_on_and_keep_nobody_out() {
     }
 }
 
+/// A client that asked for a watch, and whether it got one.
+fn watch(daemon: &Daemon) -> (BufReader<UnixStream>, bool) {
+    let mut stream = BufReader::new(send(daemon, "GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let mut line = String::new();
+    stream.read_line(&mut line).unwrap();
+    (stream, line == "HTTP/1.1 200 OK\r\n")
+}
+
 #[test]
 fn a_client_that_was_answered_keeps_no_place() {
     let daemon = Daemon::start(&[]);
-    let answered: Vec<_> = (0..200)
-        .map(|_| {
-            let mut stream = BufReader::new(send(&daemon, "GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n"));
-            let mut line = String::new();
-            stream.read_line(&mut line).unwrap();
-            (stream, line)
-        })
-        .collect();
-    assert_eq!(answered.iter().filter(|(_, line)| line == "HTTP/1.1 200 OK\r\n").count(), 32);
+    let answered: Vec<_> = (0..200).map(|_| watch(&daemon)).collect();
+    assert_eq!(answered.iter().filter(|(_, watches)| *watches).count(), 32);
     assert_eq!(daemon.get("/v1/daemon").0, 200);
 }
 
 #[test]
 fn watchers_leave_room_for_plain_requests() {
     let daemon = Daemon::start(&[]);
-    let watches: Vec<_> = (0..32)
-        .map(|_| {
-            let mut watch = BufReader::new(send(&daemon, "GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n"));
-            let mut line = String::new();
-            watch.read_line(&mut line).unwrap();
-            assert_eq!(line, "HTTP/1.1 200 OK\r\n");
-            watch
-        })
-        .collect();
+    let watches: Vec<_> = (0..32).map(|_| watch(&daemon)).collect();
+    assert!(watches.iter().all(|(_, watches)| *watches));
     let (code, answer) = daemon.get("/v1/watch");
     assert_eq!((code, answer["error"].as_str()), (503, Some("32 watches are open")));
     assert_eq!(daemon.get("/v1/daemon").0, 200);
