@@ -3,6 +3,7 @@
 use super::*;
 use informant_wire::frame::{Frame, Split, split};
 use informant_wire::guest_to_host::GuestToHost;
+use informant_wire::hello::{Capabilities, RefusedCode};
 use informant_wire::metric::{Metric, SubjectKind, id};
 use informant_wire::sample::{Base, Row, SampleHead};
 use informant_wire::schema::{MetricRange, SchemaWriter, Subject};
