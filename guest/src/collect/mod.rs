@@ -36,8 +36,8 @@ use row::{Measure, Place, Row, Subjects};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Every so many of the passes that read what changes slowly, what is missing on a live root is looked for though nothing says that it came: every
-/// two minutes at one sample a second.
+/// Every so many of the passes that read what changes slowly, what is missing on a live root is looked for though
+/// nothing says that it came: every two minutes at one sample a second.
 const LOOK_EVERY: u32 = 24;
 
 /// Files of the whole VM that are kept open: one each in `/proc`, four of pressure, lists of CPUs, block size and

@@ -75,14 +75,14 @@ pub(super) async fn run(context: &Context, args: &Args) -> Result<(), CommandErr
     let (entries, now_ms, colours) = (&reading.entries, reading.now_ms, output::colours());
     let lines = match output::terminal_size().filter(|_| std::io::stdout().is_terminal()) {
         Some((columns, _)) => lines(entries, now_ms, &context.zone, colours, columns),
-        None => table(entries, now_ms, &context.zone, WHOLE_NOTE_COLUMNS, Left::Nothing).lines(colours, None),
+        None => table(entries, now_ms, &context.zone, WHOLE_NOTE_COLUMNS, LeftOut::Nothing).lines(colours, None),
     };
     Ok(output::print_lines(&lines)?)
 }
 
 /// What a table is without, where a terminal is too narrow for all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Left {
+enum LeftOut {
     Nothing,
     /// Notes are in lines of their own.
     Notes,
@@ -93,17 +93,16 @@ enum Left {
 /// The table of `entries` as they look at `now_ms`, for a terminal: as much of it as fits, and every note.
 #[must_use]
 pub(super) fn lines(entries: &[Entry], now_ms: u64, zone: &TimeZone, colours: bool, columns: usize) -> Vec<String> {
-    let tables = [Left::Nothing, Left::Notes, Left::Pressure, Left::Agent]
-        .map(|left| (left, table(entries, now_ms, zone, NOTE_COLUMNS, left)));
+    let without = |left| (left, table(entries, now_ms, zone, NOTE_COLUMNS, left));
     let fits = |table: &Table<8>| table.lines(false, None).iter().all(|line| width(line) <= columns);
-    let [.., narrowest] = &tables;
-    let (left, table) = tables.iter().find(|(_, table)| fits(table)).unwrap_or(narrowest);
+    let mut wider = [LeftOut::Nothing, LeftOut::Notes, LeftOut::Pressure].into_iter().map(without);
+    let (left, table) = wider.find(|(_, table)| fits(table)).unwrap_or_else(|| without(LeftOut::Agent));
     let mut rows = table.lines(colours, Some(columns)).into_iter();
     let mut lines: Vec<String> = rows.next().into_iter().collect();
     for (row, entry) in rows.zip(entries) {
         lines.push(row);
         let note = words::note(entry, now_ms, zone);
-        if *left > Left::Nothing && !note.is_empty() && columns > INDENT.len() {
+        if left > LeftOut::Nothing && !note.is_empty() && columns > INDENT.len() {
             let note = escape(&note, columns - INDENT.len());
             lines.push(Style::Dim.paint(&format!("{INDENT}{note}"), colours));
         }
@@ -124,17 +123,17 @@ fn json(entries: &[Entry]) -> Result<Vec<String>, CommandError> {
     Ok(lines)
 }
 
-fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone, note_columns: usize, left: Left) -> Table<8> {
-    let unless = |without: Left, title: &'static str| if left >= without { "" } else { title };
+fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone, note_columns: usize, left: LeftOut) -> Table<8> {
+    let unless = |without: LeftOut, title: &'static str| if left >= without { "" } else { title };
     let mut table = Table::new([
         ("NAME", Align::Left),
         ("STATE", Align::Left),
-        (unless(Left::Agent, "AGENT"), Align::Left),
+        (unless(LeftOut::Agent, "AGENT"), Align::Left),
         ("CPU", Align::Right),
         ("MEMORY", Align::Right),
-        (unless(Left::Pressure, "PRESSURE"), Align::Right),
+        (unless(LeftOut::Pressure, "PRESSURE"), Align::Right),
         ("AGE", Align::Right),
-        (unless(Left::Notes, "NOTE"), Align::Left),
+        (unless(LeftOut::Notes, "NOTE"), Align::Left),
     ]);
     for entry in entries {
         let status = &entry.status;
@@ -148,12 +147,12 @@ fn table(entries: &[Entry], now_ms: u64, zone: &TimeZone, note_columns: usize, l
         table.row([
             Cell::foreign(&status.name, 64),
             Cell::new(state).style(state_style),
-            if left >= Left::Agent { Cell::default() } else { agent(status) },
+            if left >= LeftOut::Agent { Cell::default() } else { agent(status) },
             Cell::new(summary.cpu_percent.map_or_else(absent, percent)).style(style),
             Cell::new(memory(&summary)).style(style),
-            if left >= Left::Pressure { Cell::default() } else { Cell::new(pressure(&summary)).style(style) },
+            if left >= LeftOut::Pressure { Cell::default() } else { Cell::new(pressure(&summary)).style(style) },
             Cell::new(words::age_now(data_age_ms, status, now_ms).map_or_else(absent, age)).style(style),
-            if left >= Left::Notes {
+            if left >= LeftOut::Notes {
                 Cell::default()
             } else {
                 Cell::foreign(&words::note(entry, now_ms, zone), note_columns)
@@ -210,7 +209,7 @@ mod tests {
     use crate::publish::status::{Agent, Link};
 
     fn shown(entries: &[Entry]) -> Vec<String> {
-        table(entries, NOW_MS, &TimeZone::UTC, NOTE_COLUMNS, Left::Nothing).lines(false, None)
+        table(entries, NOW_MS, &TimeZone::UTC, NOTE_COLUMNS, LeftOut::Nothing).lines(false, None)
     }
 
     #[test]
@@ -288,7 +287,7 @@ mod tests {
     fn a_program_gets_the_whole_note() {
         let mut broken = listening("vm");
         broken.status.config_error = Some("x".repeat(500));
-        let whole = table(&[broken], NOW_MS, &TimeZone::UTC, WHOLE_NOTE_COLUMNS, Left::Nothing).lines(false, None);
+        let whole = table(&[broken], NOW_MS, &TimeZone::UTC, WHOLE_NOTE_COLUMNS, LeftOut::Nothing).lines(false, None);
         assert!(whole[1].ends_with(&"x".repeat(500)), "{whole:?}");
     }
 
