@@ -1,6 +1,7 @@
 //! `instance.toml` to checked types. Unknown keys are errors with a suggestion; touches no file.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use toml::{Table, Value};
 
@@ -45,6 +46,16 @@ impl Address {
             Self::Uds(_) => "uds",
             Self::Cid(_) => "cid",
             Self::Unix(_) => "unix",
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    /// The path or the CID.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Uds(path) | Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Cid(cid) => write!(f, "{cid}"),
         }
     }
 }

@@ -268,24 +268,13 @@ async fn dial(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, port: u32
                 pause = if useful { AGAIN } else { (pause * 2).min(DIAL_AT_MOST_EVERY) };
             }
             Err(error) => {
-                set_link(
-                    shared,
-                    slot,
-                    Link::Waiting,
-                    Some(format!("cannot dial port {port} of {}: {error}", place_of(config))),
-                );
+                let address = &config.address;
+                let what = format!("cannot dial port {port} of {} {address}: {error}", address.kind());
+                set_link(shared, slot, Link::Waiting, Some(what));
                 pause = (pause * 2).min(DIAL_AT_MOST_EVERY);
             }
         }
         tokio::time::sleep(pause).await;
-    }
-}
-
-/// The guest that is dialled, as its instance.toml names it.
-fn place_of(config: &Config) -> String {
-    match &config.address {
-        Address::Uds(path) | Address::Unix(path) => path.display().to_string(),
-        Address::Cid(cid) => format!("cid {cid}"),
     }
 }
 

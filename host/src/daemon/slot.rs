@@ -464,10 +464,7 @@ fn state<S>(state: S, since: Now, age_ms: Option<u64>, detail: Option<String>) -
 pub(super) fn transport(config: &Config, port: u32) -> Transport {
     Transport {
         kind: config.address.kind().into(),
-        address: match &config.address {
-            Address::Uds(path) | Address::Unix(path) => path.to_string_lossy().into_owned(),
-            Address::Cid(cid) => cid.to_string(),
-        },
+        address: config.address.to_string(),
         port: config.dial.unwrap_or(port),
         dial: config.dial.is_some(),
         trust: match config.trust {

@@ -186,7 +186,7 @@ fn a_host_that_dials_takes_ok_and_payload_in_one_piece_and_tries_again_otherwise
     let daemon = Daemon::start(&[("vm", "uds = '@/v.sock'\ndial = 5252")]);
     let status = daemon.wait_status("vm", "the wait for the VMM", |status| status["link"]["detail"].is_string());
     assert_eq!(status["link"]["state"], "waiting");
-    let expected = format!("cannot dial port 5252 of {}: ", daemon.run().join("v.sock").display());
+    let expected = format!("cannot dial port 5252 of uds {}: ", daemon.run().join("v.sock").display());
     assert!(status["link"]["detail"].as_str().unwrap().starts_with(&expected));
     let vmm = HybridVmm::bind(&daemon.run().join("v.sock"));
     for answer in ["", "OK ", "NO 1\n", "OK 12x\n", &"OK 1".repeat(20)] {
