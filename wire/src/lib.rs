@@ -23,6 +23,7 @@ pub mod limits;
 pub mod metric;
 pub mod sample;
 pub mod schema;
+pub mod size;
 pub mod units;
 pub mod varint;
 
