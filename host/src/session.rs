@@ -305,10 +305,7 @@ impl Session {
                         GuestToHost::Heartbeat(heartbeat) => Heard::Heartbeat(heartbeat),
                         GuestToHost::Event(event) => Heard::Event(event),
                         GuestToHost::Bye(bye) => Heard::Over(Ending::Bye(bye.reason)),
-                        GuestToHost::Hello(_) | GuestToHost::Proof(_) | GuestToHost::NotMine => {
-                            Heard::Unknown(frame.kind)
-                        }
-                        GuestToHost::Unknown(kind) => Heard::Unknown(kind),
+                        _ => Heard::Unknown(frame.kind),
                     }
                 }
             },

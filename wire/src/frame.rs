@@ -34,6 +34,32 @@ pub mod kind {
     pub const PROOF: u8 = 0x0d;
     /// Guest to host: no.
     pub const NOT_MINE: u8 = 0x0e;
+    /// Guest to host: decide no more, and say when all is finished.
+    pub const SUSPEND: u8 = 0x20;
+    /// Guest to host: you decide.
+    pub const RESUME: u8 = 0x21;
+    /// Guest to host: what the guest wants to have.
+    pub const DEMAND: u8 = 0x22;
+    /// Guest to host: whether another size has arrived.
+    pub const APPLIED: u8 = 0x23;
+    /// Guest to host: whether it may become smaller.
+    pub const DOWNSCALE_ANSWER: u8 = 0x24;
+    /// Guest to host: a command of a turn that is over.
+    pub const STALE: u8 = 0x25;
+    /// Guest to host: which hosts have sessions.
+    pub const CONTROLLERS: u8 = 0x26;
+    /// Guest to host: the answer to a controller's Bye.
+    pub const UNREGISTERED: u8 = 0x27;
+    /// Host to guest: drained, or ready to decide.
+    pub const ROLE_ANSWER: u8 = 0x30;
+    /// Host to guest: what becomes of a demand.
+    pub const DEMAND_ANSWER: u8 = 0x31;
+    /// Host to guest: the VMM gives another size.
+    pub const RESIZED: u8 = 0x32;
+    /// Host to guest: may the VM become smaller?
+    pub const DOWNSCALE: u8 = 0x33;
+    /// Host to guest: which hosts have sessions?
+    pub const LIST_CONTROLLERS: u8 = 0x34;
 }
 
 /// One frame. The body is not looked at yet.

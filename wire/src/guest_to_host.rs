@@ -6,6 +6,7 @@ use crate::hello::Hello;
 use crate::host_to_guest::Bye;
 use crate::id::Challenge;
 use crate::sample::SampleBody;
+use crate::scale::{Applied, Controllers, Demand, DownscaleAnswer, Resume, Stale, Suspend, Unregistered};
 use crate::schema::{SchemaEnd, SchemaPart};
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +45,7 @@ impl Proof {
 }
 
 /// A decoded frame from a guest.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum GuestToHost<'a> {
     /// See [`Hello`].
     Hello(Hello<'a>),
@@ -64,6 +65,22 @@ pub enum GuestToHost<'a> {
     Proof(Proof),
     /// The session asked for is not this agent's.
     NotMine,
+    /// See [`Suspend`].
+    Suspend(Suspend),
+    /// See [`Resume`].
+    Resume(Resume),
+    /// See [`Demand`].
+    Demand(Demand<'a>),
+    /// See [`Applied`].
+    Applied(Applied),
+    /// See [`DownscaleAnswer`].
+    DownscaleAnswer(DownscaleAnswer<'a>),
+    /// See [`Stale`].
+    Stale(Stale),
+    /// See [`Controllers`].
+    Controllers(Controllers<'a>),
+    /// See [`Unregistered`].
+    Unregistered(Unregistered),
     /// A type that this version does not know: skip and count.
     Unknown(u8),
 }
@@ -81,6 +98,14 @@ impl<'a> GuestToHost<'a> {
             kind::BYE => Self::Bye(decode(frame.body)?),
             kind::PROOF => Self::Proof(decode(frame.body)?),
             kind::NOT_MINE => decode::<()>(frame.body).map(|()| Self::NotMine)?,
+            kind::SUSPEND => Self::Suspend(decode(frame.body)?),
+            kind::RESUME => Self::Resume(decode(frame.body)?),
+            kind::DEMAND => Self::Demand(Demand::decode(frame.body)?),
+            kind::APPLIED => Self::Applied(decode(frame.body)?),
+            kind::DOWNSCALE_ANSWER => Self::DownscaleAnswer(DownscaleAnswer::decode(frame.body)?),
+            kind::STALE => Self::Stale(decode(frame.body)?),
+            kind::CONTROLLERS => Self::Controllers(Controllers::decode(frame.body)?),
+            kind::UNREGISTERED => Self::Unregistered(decode(frame.body)?),
             other => Self::Unknown(other),
         })
     }

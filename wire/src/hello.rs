@@ -32,6 +32,8 @@ impl Capabilities {
     pub const SAMPLES: Self = Self(1);
     /// It listens on the control port, so it can prove that it is privileged.
     pub const CONTROL: Self = Self(2);
+    /// It takes part in the scaling conversation: it says who decides, demands, and answers.
+    pub const SCALING: Self = Self(4);
 
     /// Whether all bits of `other` are set.
     #[must_use]

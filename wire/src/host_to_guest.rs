@@ -3,6 +3,7 @@
 use crate::frame::{DecodeError, EncodeError, Frame, decode, encode, kind};
 use crate::hello::{Refused, Welcome};
 use crate::id::SessionId;
+use crate::scale::{DemandAnswer, Downscale, ListControllers, Resized, RoleAnswer};
 use serde::{Deserialize, Serialize};
 
 /// Host to guest, as an answer: at least every 5 s while it hears the guest, at most once a second. The sign of life.
@@ -97,6 +98,16 @@ pub enum HostToGuest<'a> {
     Renonce,
     /// See [`Prove`].
     Prove(Prove),
+    /// See [`RoleAnswer`].
+    RoleAnswer(RoleAnswer),
+    /// See [`DemandAnswer`].
+    DemandAnswer(DemandAnswer),
+    /// See [`Resized`].
+    Resized(Resized),
+    /// See [`Downscale`].
+    Downscale(Downscale),
+    /// See [`ListControllers`].
+    ListControllers(ListControllers),
     /// A type that this version does not know: skip and count.
     Unknown(u8),
 }
@@ -111,6 +122,11 @@ impl<'a> HostToGuest<'a> {
             kind::BYE => Self::Bye(decode(frame.body)?),
             kind::RENONCE => decode::<()>(frame.body).map(|()| Self::Renonce)?,
             kind::PROVE => Self::Prove(decode(frame.body)?),
+            kind::ROLE_ANSWER => Self::RoleAnswer(decode(frame.body)?),
+            kind::DEMAND_ANSWER => Self::DemandAnswer(decode(frame.body)?),
+            kind::RESIZED => Self::Resized(decode(frame.body)?),
+            kind::DOWNSCALE => Self::Downscale(decode(frame.body)?),
+            kind::LIST_CONTROLLERS => Self::ListControllers(decode(frame.body)?),
             other => Self::Unknown(other),
         })
     }

@@ -22,6 +22,7 @@ pub mod id;
 pub mod limits;
 pub mod metric;
 pub mod sample;
+pub mod scale;
 pub mod schema;
 pub mod size;
 pub mod units;

@@ -39,6 +39,11 @@ pub const MAX_REFUSED_TEXT: usize = 120;
 /// Bytes of an event's body: an event must fit the 16 KiB outbox many times.
 pub const MAX_EVENT_BODY: usize = 512;
 
+/// Bytes of the text of an answer about scaling: a line for people.
+pub const MAX_SCALE_TEXT: usize = 120;
+/// Hosts that one list of controllers names: as many as an agent serves.
+pub const MAX_CONTROLLERS: usize = MAX_HOST_SESSIONS;
+
 /// Samples from one key frame to the next, both counted: every 60th is a key frame.
 pub const KEY_FRAME_EVERY: u64 = 60;
 
@@ -63,6 +68,20 @@ pub const MAX_SESSIONS: usize = 32;
 pub const MAX_UNPROVEN_SESSIONS: usize = 16;
 /// Host sessions one agent serves: the dialled one and those on the control port.
 pub const MAX_HOST_SESSIONS: usize = 4;
+
+/// Seconds that a controller has to finish what it has begun when it is suspended. Others gave 200 ms and had two that
+/// decided.
+pub const SUSPEND_DEADLINE_S: u64 = 5;
+/// Seconds that a controller has to say that it decides.
+pub const RESUME_DEADLINE_S: u64 = 2;
+/// Seconds that a host has to answer a demand; it is asked again when they are over.
+pub const DEMAND_DEADLINE_S: u64 = 2;
+/// Least milliseconds from one asking of a demand to the next, whatever asks.
+pub const DEMAND_EVERY_MS: u64 = 1000;
+/// Milliseconds that a demand lives unless it is renewed.
+pub const DEMAND_EXPIRES_MS: u64 = 10_000;
+/// Seconds that an advisor has to answer.
+pub const ADVISOR_DEADLINE_S: u64 = 2;
 
 /// Bytes of the largest sample with `series` series: header, two bit sets, every value at its longest.
 #[must_use]

@@ -18,6 +18,9 @@ use informant_wire::{Decoder, Frame, GuestToHost, HostToGuest, bits};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
+#[path = "vectors/scale.rs"]
+mod scale;
+
 /// What both directions of a connection remember.
 #[derive(Default)]
 struct State {
@@ -65,6 +68,11 @@ fn host_reading(frame: Frame<'_>) -> Value {
         HostToGuest::Bye(m) => json!({"type": "bye", "reason": m.reason.0}),
         HostToGuest::Renonce => json!({"type": "renonce"}),
         HostToGuest::Prove(m) => json!({"type": "prove", "session": m.session.0}),
+        HostToGuest::RoleAnswer(m) => scale::reading("role_answer", &m),
+        HostToGuest::DemandAnswer(m) => scale::reading("demand_answer", &m),
+        HostToGuest::Resized(m) => scale::reading("resized", &m),
+        HostToGuest::Downscale(m) => scale::reading("downscale", &m),
+        HostToGuest::ListControllers(m) => scale::reading("list_controllers", &m),
         HostToGuest::Unknown(kind) => json!({"type": "unknown", "kind": kind, "body": hex(frame.body)}),
     }
 }
@@ -113,6 +121,14 @@ fn guest_reading(frame: Frame<'_>, state: &mut State) -> Value {
         GuestToHost::Bye(m) => json!({"type": "bye", "reason": m.reason.0}),
         GuestToHost::Proof(m) => json!({"type": "proof", "challenge": hex(&m.challenge.0)}),
         GuestToHost::NotMine => json!({"type": "not_mine"}),
+        GuestToHost::Suspend(m) => scale::reading("suspend", &m),
+        GuestToHost::Resume(m) => scale::reading("resume", &m),
+        GuestToHost::Demand(m) => scale::demand_reading(&m),
+        GuestToHost::Applied(m) => scale::reading("applied", &m),
+        GuestToHost::DownscaleAnswer(m) => scale::reading("downscale_answer", &m),
+        GuestToHost::Stale(m) => scale::reading("stale", &m),
+        GuestToHost::Controllers(m) => scale::controllers_reading(&m),
+        GuestToHost::Unregistered(m) => scale::reading("unregistered", &m),
         GuestToHost::Unknown(kind) => json!({"type": "unknown", "kind": kind, "body": hex(frame.body)}),
     }
 }
@@ -212,7 +228,7 @@ fn bytes(m: &Value, state: &mut State) -> Vec<u8> {
             body[..bytes.len()].copy_from_slice(&bytes);
             Ok(bytes.len())
         }),
-        other => panic!("no such type: {other}"),
+        other => scale::encode(other, m, to),
     };
     let end = end.unwrap();
     out.truncate(end);

@@ -303,6 +303,6 @@ fn understand(
         GuestToHost::Bye(bye) => Said::Bye(bye.reason),
         GuestToHost::Proof(proof) => Said::Proof(proof.challenge),
         GuestToHost::NotMine => Said::NotMine,
-        GuestToHost::Unknown(kind) => panic!("the agent sent a frame of unknown type {kind:#x}"),
+        other => panic!("the agent sent {other:?}"),
     })
 }

@@ -259,7 +259,7 @@ impl Guest {
                     HostToGuest::Bye(bye) => Said::Bye(bye.reason),
                     HostToGuest::Renonce => Said::Renonce,
                     HostToGuest::Prove(prove) => Said::Prove(prove.session),
-                    HostToGuest::Unknown(kind) => panic!("the host sent type {kind}"),
+                    other => panic!("the host sent {other:?}"),
                 };
                 self.received.drain(..used);
                 return said;
