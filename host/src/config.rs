@@ -1,5 +1,7 @@
 //! `instance.toml` to checked types. Unknown keys are errors with a suggestion; touches no file.
 
+use crate::scale::settings::{self, Scaling, ScalingError};
+use crate::vmm;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
@@ -80,7 +82,7 @@ pub struct Owner {
 }
 
 /// A checked `instance.toml`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// How it is reached.
     pub address: Address,
@@ -94,13 +96,17 @@ pub struct Config {
     pub socket_owner: Option<Owner>,
     /// Labels.
     pub labels: BTreeMap<String, String>,
+    /// What resizes it; `None`: nothing here can.
+    pub actuator: Option<vmm::Config>,
+    /// Which policy, between which sizes.
+    pub scaling: Scaling,
 }
 
 impl Config {
     /// Whether another one reaches the same VM in the same way: only what readers see of it may differ.
     #[must_use]
     pub fn is_same_link(&self, other: &Self) -> bool {
-        let Self { address, dial, trust, socket_mode, socket_owner, labels: _ } = self;
+        let Self { address, dial, trust, socket_mode, socket_owner, labels: _, actuator: _, scaling: _ } = self;
         let theirs = (&other.address, &other.dial, &other.trust, &other.socket_mode, &other.socket_owner);
         (address, dial, trust, socket_mode, socket_owner) == theirs
     }
@@ -136,21 +142,36 @@ pub enum ConfigError {
         /// What it must be.
         expected: &'static str,
     },
+    /// The `[actuator]` table.
+    #[error(transparent)]
+    Actuator(#[from] vmm::ConfigError),
+    /// The `[scaling]` table.
+    #[error(transparent)]
+    Scaling(#[from] ScalingError),
+    /// Nobody would carry out what it says.
+    #[error("`scaling` without `actuator`: nothing could resize the VM")]
+    NoActuator,
 }
 
-const KEYS: [&str; 8] = ["uds", "cid", "unix", "dial", "trust", "socket_mode", "socket_owner", "labels"];
+const KEYS: [&str; 10] =
+    ["uds", "cid", "unix", "dial", "trust", "socket_mode", "socket_owner", "labels", "actuator", "scaling"];
 
 /// Reads and checks the text of an `instance.toml`.
 pub fn parse(text: &str) -> Result<Config, ConfigError> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| syntax(text, &error))?;
     if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        return Err(ConfigError::UnknownKey { key: shown(key), suggestion: nearest(key) });
+        return Err(ConfigError::UnknownKey { key: shown(key), suggestion: nearest(key, &KEYS) });
     }
     let address = address(&table)?;
     let owner = match table.get("socket_owner") {
         None => None,
         Some(value) => Some(owner(value)?),
     };
+    let actuator = table.get("actuator").map(vmm::parse).transpose()?;
+    let scaling = table.get("scaling").map(settings::parse).transpose()?;
+    if scaling.is_some() && actuator.is_none() {
+        return Err(ConfigError::NoActuator);
+    }
     Ok(Config {
         dial: port(&table, "dial")?,
         trust: match table.get("trust").map(Value::as_str) {
@@ -161,6 +182,8 @@ pub fn parse(text: &str) -> Result<Config, ConfigError> {
         socket_mode: mode(table.get("socket_mode"))?,
         socket_owner: owner,
         labels: labels(table.get("labels"))?,
+        actuator,
+        scaling: scaling.unwrap_or_default(),
         address,
     })
 }
@@ -251,16 +274,18 @@ fn labels(value: Option<&Value>) -> Result<BTreeMap<String, String>, ConfigError
 }
 
 /// A key as it may stand in one line.
-fn shown(key: &str) -> String {
+pub(crate) fn shown(key: &str) -> String {
     key.chars().take(40).flat_map(char::escape_debug).collect()
 }
 
-/// The existing key that is at most two edits away; two letters that changed places are one.
-fn nearest(key: &str) -> Option<&'static str> {
+/// The known key that is at most two edits away; two letters that changed places are one.
+pub(crate) fn nearest(key: &str, known: &[&'static str]) -> Option<&'static str> {
     if key.len() > MAX_NAME {
         return None;
     }
-    KEYS.into_iter()
+    known
+        .iter()
+        .copied()
         .map(|known| (strsim::osa_distance(key, known), known))
         .filter(|(edits, _)| *edits <= 2)
         .min()

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 /// Live metrics and events of virtual machines, from inside them, over vsock
 ///
 /// Every VM is a folder DIR/NAME with an `instance.toml`. `serve` is the daemon that the agents in the VMs report to;
-/// the other commands read what it knows.
+/// the other commands read what it knows, and resize VMs.
 #[derive(Debug, Parser)]
 #[command(name = "informant-host", version, arg_required_else_help = true)]
 struct Arguments {
@@ -24,13 +24,13 @@ enum Command {
     /// Run the daemon: listen to the agents, write status.json and events.log, serve the API
     Serve(daemon::Arguments),
     #[command(flatten)]
-    Read(cli::Command),
+    Cli(cli::Command),
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
         Command::Serve(serve) => daemon::main(&arguments.dir, &serve),
-        Command::Read(command) => cli::run(&arguments.dir, command),
+        Command::Cli(command) => cli::run(&arguments.dir, command),
     }
 }

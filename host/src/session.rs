@@ -12,6 +12,7 @@
 
 use crate::inbox::{Inbox, Taken};
 use crate::model::{Now, SECOND_US};
+use crate::scale::desk::Said;
 use informant_wire::event::Event;
 use informant_wire::frame::kind;
 use informant_wire::guest_to_host::{GuestToHost, Heartbeat};
@@ -102,6 +103,8 @@ pub enum Heard<'a> {
     Heartbeat(Heartbeat),
     /// Something happened.
     Event(Event<'a>),
+    /// Something about scaling.
+    Scaling(Said<'a>),
     /// A frame that was skipped: a type unknown here.
     Unknown(u8),
     /// A frame that was skipped: it does not decode. Why, where it is the first of the session.
@@ -276,11 +279,14 @@ impl Session {
             kind::SCHEMA_PART | kind::SAMPLE if agent => Some(MAX_BODY),
             kind::SCHEMA_END if agent => Some(MAX_SMALL_BODY),
             kind::HEARTBEAT | kind::EVENT | kind::BYE => Some(MAX_SMALL_BODY),
+            kind::SUSPEND..=kind::UNREGISTERED if agent => Some(MAX_SMALL_BODY),
             _ => None,
         })?;
         let heard = match taken {
             Taken::Empty => Heard::Over(Ending::Broken("frame of length 0".into())),
-            Taken::Skipped(kind @ (kind::HEARTBEAT | kind::EVENT | kind::BYE)) => {
+            Taken::Skipped(kind @ (kind::HEARTBEAT | kind::EVENT | kind::BYE | kind::SUSPEND..=kind::UNREGISTERED))
+                if agent || kind <= kind::BYE =>
+            {
                 self.bad_in_a_row += 1;
                 bad(self.bad_in_a_row, &mut self.bad_told, kind, &format_args!("over {MAX_SMALL_BODY} bytes"))
             }
@@ -305,7 +311,18 @@ impl Session {
                         GuestToHost::Heartbeat(heartbeat) => Heard::Heartbeat(heartbeat),
                         GuestToHost::Event(event) => Heard::Event(event),
                         GuestToHost::Bye(bye) => Heard::Over(Ending::Bye(bye.reason)),
-                        _ => Heard::Unknown(frame.kind),
+                        GuestToHost::Suspend(said) => Heard::Scaling(Said::Suspend(said)),
+                        GuestToHost::Resume(said) => Heard::Scaling(Said::Resume(said)),
+                        GuestToHost::Demand(said) => Heard::Scaling(Said::Demand(said)),
+                        GuestToHost::Applied(said) => Heard::Scaling(Said::Applied(said)),
+                        GuestToHost::DownscaleAnswer(said) => Heard::Scaling(Said::DownscaleAnswer(said)),
+                        GuestToHost::Stale(said) => Heard::Scaling(Said::Stale(said)),
+                        GuestToHost::Controllers(said) => Heard::Scaling(Said::Controllers(said)),
+                        GuestToHost::Unregistered(said) => Heard::Scaling(Said::Unregistered(said)),
+                        GuestToHost::Hello(_)
+                        | GuestToHost::Proof(_)
+                        | GuestToHost::NotMine
+                        | GuestToHost::Unknown(_) => Heard::Unknown(frame.kind),
                     }
                 }
             },

@@ -3,16 +3,15 @@
 
 use crate::lock;
 use crate::publish::status::ApiError;
-use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
+use crate::unix_http::{self, Connection};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::TokioIo;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
-use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 /// The daemon's socket within its directory.
@@ -123,8 +122,12 @@ impl Client {
 
     /// The whole answer to `GET target`; `None` where there is no such thing.
     pub(super) async fn get(&self, target: &str) -> Result<Option<Bytes>, ClientError> {
+        let (response, _connection) = self.ask(target, None).await?;
+        self.whole(response).await
+    }
+
+    async fn whole(&self, response: Response<Incoming>) -> Result<Option<Bytes>, ClientError> {
         let deadline = Instant::now() + BODY_DEADLINE;
-        let (response, _connection) = self.ask(target).await?;
         let status = response.status();
         let limit = if status.is_success() { MAX_BODY } else { MAX_ERROR_BODY };
         let body = timeout_at(deadline, Limited::new(response.into_body(), limit).collect())
@@ -144,18 +147,24 @@ impl Client {
 
     /// The lines of the endless answer to `GET target`; `None` where there is no such thing.
     pub(super) async fn lines(&self, target: &str) -> Result<Option<Lines>, ClientError> {
-        let (response, connection) = self.ask(target).await?;
-        match response.status() {
-            StatusCode::NOT_FOUND => Ok(None),
-            status if status.is_success() => Ok(Some(Lines {
-                client: self.clone(),
-                body: response.into_body(),
-                buffer: Vec::new(),
-                searched: 0,
-                _connection: connection,
-            })),
-            status => Err(self.refused(status, b"")),
+        self.lines_of(self.ask(target, None).await?).await
+    }
+
+    /// The lines of the answer to `POST target` with this JSON; `None` where there is no such thing.
+    pub(super) async fn post(&self, target: &str, json: String) -> Result<Option<Lines>, ClientError> {
+        self.lines_of(self.ask(target, Some(json)).await?).await
+    }
+
+    async fn lines_of(
+        &self,
+        (response, connection): (Response<Incoming>, Connection),
+    ) -> Result<Option<Lines>, ClientError> {
+        if response.status().is_success() {
+            let (client, body) = (self.clone(), response.into_body());
+            return Ok(Some(Lines { client, body, buffer: Vec::new(), searched: 0, _connection: connection }));
         }
+        // Not a stream then, but an error with its text.
+        self.whole(response).await.map(|_| None)
     }
 
     /// That the daemon ended a stream.
@@ -164,24 +173,28 @@ impl Client {
         ClientError::Down { path: self.path.clone() }
     }
 
-    async fn ask(&self, target: &str) -> Result<(Response<Incoming>, Connection), ClientError> {
-        timeout(HEAD_DEADLINE, self.ask_unbounded(target))
+    /// `json`: the body of a POST; else it is a GET.
+    async fn ask(&self, target: &str, json: Option<String>) -> Result<(Response<Incoming>, Connection), ClientError> {
+        timeout(HEAD_DEADLINE, self.ask_unbounded(target, json))
             .await
             .map_err(|_| ClientError::Silent { path: self.path.clone(), after: HEAD_DEADLINE })?
     }
 
-    async fn ask_unbounded(&self, target: &str) -> Result<(Response<Incoming>, Connection), ClientError> {
+    async fn ask_unbounded(
+        &self,
+        target: &str,
+        json: Option<String>,
+    ) -> Result<(Response<Incoming>, Connection), ClientError> {
         let stream = UnixStream::connect(&self.path).await.map_err(|error| self.unreachable(&error))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        // A failure of the connection reaches us through the answer.
-        let connection = Connection(tokio::spawn(async move { drop(connection.await) }).abort_handle());
-        let request = Request::get(target)
+        let request = match &json {
+            None => Request::get(target),
+            Some(_) => Request::post(target).header(hyper::header::CONTENT_TYPE, "application/json"),
+        };
+        let request = request
             .header(hyper::header::HOST, "informant")
-            .body(Empty::<Bytes>::new())
+            .body(Full::new(Bytes::from(json.unwrap_or_default())))
             .map_err(|error| self.broken(&error))?;
-        let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
-        Ok((response, connection))
+        unix_http::ask(stream, request).await.map_err(|error| self.broken(&error))
     }
 
     fn unreachable(&self, error: &io::Error) -> ClientError {
@@ -194,12 +207,7 @@ impl Client {
     }
 
     fn broken(&self, error: &dyn std::error::Error) -> ClientError {
-        // hyper tells the cause only in the source.
-        let cause = match error.source() {
-            Some(source) => format!("{error}: {source}"),
-            None => error.to_string(),
-        };
-        ClientError::Broken { path: self.path.clone(), cause }
+        ClientError::Broken { path: self.path.clone(), cause: unix_http::shown(error) }
     }
 
     fn refused(&self, status: StatusCode, body: &[u8]) -> ClientError {
@@ -209,16 +217,6 @@ impl Client {
         };
         let text = super::escape::escape(&text, MAX_ERROR_COLUMNS);
         ClientError::Refused { path: self.path.clone(), status, text }
-    }
-}
-
-/// The task that moves a connection's bytes; it ends with the answer's reader.
-#[derive(Debug)]
-struct Connection(AbortHandle);
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

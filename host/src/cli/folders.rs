@@ -125,6 +125,7 @@ fn without_metrics(status: Status<IgnoredAny>) -> Status {
         data: status.data,
         guest: status.guest,
         summary: status.summary,
+        scaling: status.scaling,
         counters: status.counters,
         metrics: Vec::new(),
     }

@@ -1,5 +1,5 @@
-//! The commands that read: `ls`, `show`, `watch`. They ask the daemon, or read its folders when it is down and say
-//! so. One file a command; what they share is beside them. Nothing here changes anything.
+//! The commands that talk to the daemon. Those that read (`ls`, `show`, `watch`) read its folders when it is down and
+//! say so; `controllers` and `resize` need it. One file a command; what they share is beside them.
 
 /// What the `--help` of every command says about how it ends.
 macro_rules! exit_codes {
@@ -14,6 +14,7 @@ Exit codes:
 use exit_codes;
 
 mod client;
+mod controllers;
 mod escape;
 mod feed;
 #[cfg(test)]
@@ -24,6 +25,8 @@ mod metric;
 mod output;
 mod quantity;
 mod reading;
+mod resize;
+mod scaling;
 mod screen;
 mod show;
 mod suggest;
@@ -38,12 +41,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A command that reads.
+/// A command to the daemon.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     Ls(ls::Args),
     Show(show::Args),
     Watch(watch::Args),
+    Resize(resize::Args),
+    Controllers(controllers::Args),
 }
 
 /// Runs a command on the instances of `dir`.
@@ -66,6 +71,8 @@ fn run_in(context: &Context, command: Command) -> Result<(), CommandError> {
         Command::Ls(args) => runtime.block_on(ls::run(context, &args)),
         Command::Show(args) => runtime.block_on(show::run(context, &args)),
         Command::Watch(args) => runtime.block_on(watch::run(context, &args)),
+        Command::Resize(args) => runtime.block_on(resize::run(context, &args)),
+        Command::Controllers(args) => runtime.block_on(controllers::run(context, &args)),
     };
     // A write to an output that nobody reads any more may hang on one of its threads: do not wait for it.
     runtime.shutdown_background();
@@ -106,6 +113,8 @@ enum CommandError {
     NoConfig { name: String, folder: PathBuf },
     #[error("gone since the daemon was away: {}", names.join(" or "))]
     Gone { names: Vec<String> },
+    #[error("{name} is not resized: {why}")]
+    NotResized { name: String, why: String },
     #[error("{what}: {cause}")]
     Document { what: String, cause: String },
     #[error("{what} is of schema {schema}, and this program reads up to {known}: use a newer informant-host")]

@@ -5,7 +5,7 @@ use super::escape::escape;
 use super::quantity::{age, bytes, count, percent, ratio, seconds};
 use super::reading::{Entry, check_schema, is_stale, no_such_api, notice, parse, unknown};
 use super::table::{Align, Cell, Style, Table};
-use super::{CommandError, Context, folders, ls, metric, now_ms, output, suggest, words};
+use super::{CommandError, Context, folders, ls, metric, now_ms, output, scaling, suggest, words};
 use crate::publish::status::{Counters, Group, Guest, State, Status};
 use clap::builder::NonEmptyStringValueParser;
 use jiff::tz::TimeZone;
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 /// Columns of a text from outside: a whole path of most file systems' lengths.
 const TEXT_COLUMNS: usize = 160;
 
-/// Show everything that is known about one instance: link, agent, data, counters and every metric
+/// Show everything that is known about one instance: link, agent, data, size, counters and every metric
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
@@ -192,6 +192,9 @@ fn facts(entry: &Entry, now_ms: u64, zone: &TimeZone) -> Table<2> {
         let parts: Vec<_> =
             parts.iter().filter_map(|(name, part)| part.map(|part| format!("{name} {}", ratio(part)))).collect();
         fact("pressure", if parts.is_empty() { "-".to_owned() } else { parts.join(", ") });
+    }
+    for (at, text) in scaling::facts(&status.scaling, now_ms, zone).into_iter().enumerate() {
+        fact(if at == 0 { "scaling" } else { "" }, text);
     }
     table
 }

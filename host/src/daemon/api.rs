@@ -1,19 +1,22 @@
-//! DIR/informant.sock: HTTP and JSON, read only. What the answers are is written in [`crate::publish::status`].
+//! DIR/informant.sock: HTTP and JSON. What the answers are is written in [`crate::publish::status`].
 
 use super::patience::Patience;
 use super::shared::Shared;
 use super::watchers::Watch;
 use crate::config::Owner;
 use crate::publish::log;
+use crate::publish::scaling::{ControllerList, ResizeRequest};
 use crate::publish::status::{ApiError, Daemon, Events, Instances, SCHEMA, Stamp};
+use crate::scale::desk::MAX_STEPS;
 use crate::transport::unix::{self, Access, Listener};
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::JsonRejection;
 use axum::extract::{FromRequestParts, Path, Query, State};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use hyper::body::Frame;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -28,12 +31,14 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// For the head of a request.
 const HEAD_DEADLINE: Duration = Duration::from_secs(5);
 /// Events in one answer.
 const MAX_EVENTS: usize = 1000;
+/// For an agent's list of controllers.
+const LIST_DEADLINE: Duration = Duration::from_secs(3);
 /// Lines on their way to a watcher.
 const WATCH_QUEUE: usize = 16;
 
@@ -54,9 +59,11 @@ pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
         .route("/v1/instances", get(instances))
         .route("/v1/instances/{name}", get(instance))
         .route("/v1/instances/{name}/events", get(events))
+        .route("/v1/instances/{name}/controllers", get(controllers))
+        .route("/v1/instances/{name}/resize", post(resize))
         .route("/v1/watch", get(watch))
         .fallback(|| async { error(StatusCode::NOT_FOUND, "no such path; see /v1/instances".into()) })
-        .method_not_allowed_fallback(|| async { error(StatusCode::METHOD_NOT_ALLOWED, "only GET".into()) })
+        .method_not_allowed_fallback(|| async { error(StatusCode::METHOD_NOT_ALLOWED, "not by this method".into()) })
         .with_state(api);
     let (socket, _file) = listener.into_parts();
     let mut server = http1::Builder::new();
@@ -246,14 +253,54 @@ async fn watch(
     };
     let (lines, body) = mpsc::channel(WATCH_QUEUE);
     tokio::spawn(Watch::new(shared, names, lines).run());
-    let body = Lines { lines: body, _place: place };
+    let body = Lines { lines: body, _place: Some(place) };
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response()
+}
+
+async fn controllers(State(shared): State<Arc<Shared>>, Checked(Path(name)): Checked<Path<String>>) -> Response {
+    let Some(slot) = shared.slot(&name) else { return unknown(&name) };
+    let (answer, list) = oneshot::channel();
+    if !slot.with(&shared, |core| core.desk.list(answer, shared.now())) {
+        return error(StatusCode::CONFLICT, "no agent that takes part in scaling has a session".into());
+    }
+    match tokio::time::timeout(LIST_DEADLINE, list).await {
+        Ok(Ok(controllers)) => json(&ControllerList { schema: SCHEMA, controllers }),
+        _ => error(StatusCode::GATEWAY_TIMEOUT, "the agent does not answer".into()),
+    }
+}
+
+async fn resize(
+    State(shared): State<Arc<Shared>>,
+    Checked(Path(name)): Checked<Path<String>>,
+    request: Result<axum::Json<ResizeRequest>, JsonRejection>,
+) -> Response {
+    let Some(slot) = shared.slot(&name) else { return unknown(&name) };
+    let request = match request {
+        Ok(axum::Json(request)) => request,
+        Err(rejection) => return error(rejection.status(), rejection.body_text()),
+    };
+    let (steps, mut said) = mpsc::channel(MAX_STEPS);
+    if let Err(refusal) = slot.with(&shared, |core| core.desk.command(request, steps, shared.now())) {
+        return error(StatusCode::CONFLICT, refusal.to_string());
+    }
+    let (lines, body) = mpsc::channel(WATCH_QUEUE);
+    // Ends with the desk's last step, or with the reader; the desk gives up when nobody listens.
+    tokio::spawn(async move {
+        while let Some(step) = said.recv().await {
+            let Ok(mut line) = serde_json::to_vec(&step) else { return };
+            line.push(b'\n');
+            if lines.send(line.into()).await.is_err() {
+                return;
+            }
+        }
+    });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::new(Lines { lines: body, _place: None })).into_response()
 }
 
 /// The body of a watch: lines as they come.
 struct Lines {
     lines: mpsc::Receiver<Bytes>,
-    _place: OwnedSemaphorePermit,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl axum::body::HttpBody for Lines {

@@ -9,7 +9,7 @@ use crate::model::instance::{Admission, Facts, Order, Standing};
 use crate::model::{Now, SECOND_US};
 use crate::session::{Due, Ending, Heard, Session, refused_text};
 use informant_wire::frame::{EncodeError, encode, kind};
-use informant_wire::hello::{Refused, RefusedCode, Role, Welcome};
+use informant_wire::hello::{Capabilities, Refused, RefusedCode, Role, Welcome};
 use informant_wire::host_to_guest::{Bye, ByeReason};
 use informant_wire::id::{BootId, Challenge, Nonce, SessionId};
 use informant_wire::limits::{DEAD_AFTER_S, MAX_HOST_FRAME};
@@ -167,6 +167,11 @@ impl Connection {
                 Order::Renonce => {
                     let _full = self.send(|out| encode(out, kind::RENONCE, &()));
                 }
+                // Beyond the limit the guest does not read: it will ask again.
+                Order::Say(message) if self.out.len() < MAX_OUT => {
+                    let _full = self.send(|out| message.encode(out));
+                }
+                Order::Say(_) => {}
                 Order::End(reason) => return Some(Ending::Ended(reason)),
             }
         }
@@ -244,11 +249,11 @@ impl Connection {
         let mut bad: Option<String> = None;
         let mut ending = None;
         let mut used = 0;
+        let mut taken_sample = None;
         let pause_us = slot.with(shared, |core| {
             core.budget.bytes(bytes.len(), now);
             core.instance.bytes(id, bytes.len(), now);
             while ending.is_none() && refused.is_none() {
-                let mut taken_sample = None;
                 let Some(heard) = session.next(now, bytes, &mut used) else { break };
                 core.budget.frame(now);
                 core.instance.counters.frames += 1;
@@ -275,6 +280,7 @@ impl Connection {
                     },
                     Heard::Heartbeat(heartbeat) => core.instance.heartbeat(id, heartbeat, now),
                     Heard::Event(event) => core.event(shared, slot, id, &event, now),
+                    Heard::Scaling(said) => core.scaling(id, &said, now),
                     Heard::Unknown(_) => core.instance.counters.frames_unknown += 1,
                     Heard::Bad(why) => {
                         core.instance.counters.frames_bad += 1;
@@ -282,9 +288,9 @@ impl Connection {
                     }
                     Heard::Over(over) => ending = Some(over),
                 }
-                if let Some(sequence) = taken_sample {
-                    session.sample_taken(sequence);
-                }
+            }
+            if let Some(sequence) = taken_sample {
+                session.sample_taken(sequence);
             }
             let pause_us = core.pause_us();
             core.instance.counters.throttled += u64::from(pause_us > 0);
@@ -331,8 +337,11 @@ impl Connection {
             core.greeted(id);
             let standing = core.standing(facts, port);
             let admission = core.instance.hello(id, facts, standing, now);
-            if matches!(admission, Admission::Open { .. }) {
+            if let Admission::Open { agent, .. } = admission {
                 core.enter(id, wake, challenge);
+                if agent && facts.capabilities.has(Capabilities::SCALING) {
+                    core.desk.opened(id);
+                }
             }
             (admission, standing, core.pause_us())
         });
@@ -411,6 +420,7 @@ impl Connection {
         self.slot.with(&self.shared, |core| {
             core.greeted(id);
             core.leave(id);
+            core.desk.closed(id, now);
             core.instance.closed(id, ending, now);
         });
         if greeting && matches!(ending, Ending::Closed) {

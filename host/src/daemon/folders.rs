@@ -4,6 +4,7 @@
 use super::accept;
 use super::claims::{self, Claim, Place};
 use super::instance_file::{Stamp, read, stamp};
+use super::scale;
 use super::shared::Shared;
 use super::slot::Slot;
 use super::watches::{Watch, Watches};
@@ -348,6 +349,7 @@ fn take(shared: &Arc<Shared>, known: &mut Known, name: String, file: Changed) {
                 core.config = Some(config.clone());
                 core.config_error.take().filter(|_| !mended)
             });
+            scale::configured(shared, &entry.slot);
             entry.slot.report(shared, config_error);
             Entry { stamp, watch, config: Some(config), places, error, duplicate, ..entry }
         }
@@ -386,6 +388,7 @@ fn apply(shared: &Arc<Shared>, slot: &Arc<Slot>, before: Option<&Config>, read: 
         let moved = before.is_some_and(|before| read.as_ref().map_or(true, |now| before.address != now.address));
         if moved {
             core.instance.forget();
+            core.desk.forget();
         }
         core.config = read.as_ref().ok().cloned();
         core.config_error = read.as_ref().err().cloned();
@@ -396,4 +399,5 @@ fn apply(shared: &Arc<Shared>, slot: &Arc<Slot>, before: Option<&Config>, read: 
         };
         core.instance.reconfigured(link, core.config_error.clone(), shared.now());
     });
+    scale::configured(shared, slot);
 }

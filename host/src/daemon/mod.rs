@@ -13,6 +13,7 @@ mod pace;
 mod patience;
 mod prove;
 mod publisher;
+mod scale;
 mod shared;
 mod slot;
 mod watchers;

@@ -13,6 +13,7 @@ use crate::publish::event;
 use crate::publish::log::{Batch, Log};
 use crate::publish::snapshot::Snapshot;
 use crate::publish::status::{Agent, Guest, SCHEMA, Stamp, State, Status, Transport};
+use crate::scale::desk::{Desk, Said};
 use informant_wire::event::Event;
 use informant_wire::hello::PeerKind;
 use informant_wire::host_to_guest::ByeReason;
@@ -64,6 +65,10 @@ pub(super) struct Core {
     pub(super) config: Option<Config>,
     pub(super) config_error: Option<String>,
     pub(super) instance: Instance,
+    /// Its size.
+    pub(super) desk: Desk,
+    /// A task drives its VMM.
+    pub(super) driving: bool,
     pub(super) budget: Budget,
     /// Connections that have not said Hello, the oldest first.
     pub(super) greeting: VecDeque<(SessionId, Arc<Wake>)>,
@@ -103,6 +108,8 @@ pub(super) struct Slot {
     /// The writer's alone.
     pub(super) log: Mutex<Log>,
     loaded: watch::Sender<bool>,
+    /// The desk may have something to do for who drives the VMM.
+    pub(super) scale: Notify,
 }
 
 impl Slot {
@@ -112,10 +119,13 @@ impl Slot {
             log: Mutex::new(Log::new(&folder)),
             folder,
             loaded: watch::Sender::new(false),
+            scale: Notify::new(),
             core: Mutex::new(Core {
                 config: None,
                 config_error: None,
                 instance: Instance::default(),
+                desk: Desk::default(),
+                driving: false,
                 budget: Budget::new(now),
                 greeting: VecDeque::new(),
                 parked: false,
@@ -145,7 +155,13 @@ impl Slot {
         let mut core = lock(&self.core);
         let result = change(&mut core);
         let (orders, notes, changed) = core.instance.take_effects();
-        for (session, order) in orders {
+        let (says, resized) = core.desk.take_effects();
+        if resized || !says.is_empty() {
+            self.scale.notify_one();
+        }
+        let changed = changed || resized;
+        let says = says.into_iter().map(|(session, message)| (session, Order::Say(message)));
+        for (session, order) in orders.into_iter().chain(says) {
             if let Some(live) = core.live.get(&session) {
                 live.wake.order(order);
             }
@@ -348,6 +364,12 @@ impl Core {
         }
     }
 
+    /// A guest said something about its size.
+    pub(super) fn scaling(&mut self, session: SessionId, said: &Said<'_>, now: Now) {
+        let trusted = self.instance.is_trusted(session);
+        self.desk.heard(session, trusted, said, now);
+    }
+
     /// Takes what the daemon saw, within limits.
     fn note(&mut self, notes: Vec<Note>, now: Now) {
         for mut note in notes {
@@ -420,6 +442,7 @@ impl Core {
             data: state(data, data_since, age(instance.sampled), None),
             guest: self.guest(),
             summary: instance.series.has_sample().then(|| crate::model::summary::summary(&instance.series)),
+            scaling: self.desk.status(now),
             counters: instance.counters.clone(),
             metrics: (),
         }

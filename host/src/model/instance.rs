@@ -155,6 +155,18 @@ impl Instance {
         }
     }
 
+    /// Whether a session speaks for the VM and is proven to be root's.
+    #[must_use]
+    pub fn is_trusted(&self, session: SessionId) -> bool {
+        self.current().is_some_and(|peer| peer.session == session && peer.standing == Standing::Proven)
+    }
+
+    /// Whether who speaks for the VM is proven to be root there.
+    #[must_use]
+    pub fn has_trusted(&self) -> bool {
+        self.current().is_some_and(|peer| peer.standing == Standing::Proven)
+    }
+
     /// The boot and process that speak now, for finding clones.
     #[must_use]
     pub fn identity(&self) -> Option<(BootId, Nonce)> {

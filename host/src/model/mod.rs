@@ -6,6 +6,7 @@ pub mod instance;
 pub mod layout;
 pub mod series;
 pub mod summary;
+pub mod system;
 
 /// A moment: both clocks of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 pub mod event;
 pub mod log;
+pub mod scaling;
 pub mod snapshot;
 pub mod status;
 pub mod status_file;

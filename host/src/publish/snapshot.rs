@@ -50,6 +50,7 @@ impl<M> Status<M> {
             data: self.data,
             guest: self.guest,
             summary: self.summary,
+            scaling: self.scaling,
             counters: self.counters,
             metrics,
         }

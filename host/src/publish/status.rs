@@ -16,6 +16,9 @@
 //! - `GET /v1/instances/NAME`: [`Status`].
 //! - `GET /v1/instances/NAME/events?after=ID&limit=N`: [`Events`], oldest first; `after` is the id of the last event
 //!   already read (default 0: from the oldest that is kept), `limit` at most and by default 1000.
+//! - `GET /v1/instances/NAME/controllers`: [`super::scaling::ControllerList`], as the agent answers within 2 s.
+//! - `POST /v1/instances/NAME/resize` with a [`super::scaling::ResizeRequest`]: a stream of
+//!   [`super::scaling::ResizeStep`]s, one JSON text a line; the last one has `done`. Who closes early gives it up.
 //! - `GET /v1/watch?name=NAME&name=NAME`: a stream of [`WatchLine`]s, one JSON text a line, until the reader closes.
 //!   Without a name: all instances. First a `status` line for each instance, then changes: at once when a state
 //!   changes, else at most once a second an instance.
@@ -24,6 +27,7 @@
 //! request has 5 s for its head, an answer is read within 10 s or cut, and at most 32 watches are open (503 beyond),
 //! fewer where the limit of open files is below 1024.
 
+use super::scaling::Scaling;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -81,6 +85,8 @@ pub struct Status<M = Vec<Group>> {
     pub guest: Option<Guest>,
     /// The few numbers for a table; `None` while there is no data.
     pub summary: Option<Summary>,
+    /// Its size: who decides, what is wanted, what it has.
+    pub scaling: Scaling,
     /// What the daemon counted on this instance's connections since it started.
     pub counters: Counters,
     /// The values of the newest sample, a group a subject, in the guest's order.

@@ -8,4 +8,5 @@ mod folders;
 mod handshake;
 mod hostile;
 mod proof;
+mod scaling;
 mod support;

@@ -9,6 +9,7 @@ use informant_wire::host_to_guest::{Ack, Bye, ByeReason, HostToGuest};
 use informant_wire::id::{BootId, Challenge, Nonce, SessionId, StreamId};
 use informant_wire::metric::{MetricId, SubjectKind, id};
 use informant_wire::sample::{Base, Row, SampleHead, encode};
+use informant_wire::scale::{DemandAnswer, Downscale, ListControllers, Resized, RoleAnswer};
 use informant_wire::schema::{MetricRange, SchemaWriter, Subject};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -151,6 +152,27 @@ impl Daemon {
         lines
     }
 
+    /// Posts JSON: the status code and the lines of the answer, as they come.
+    pub(crate) fn post(&self, path: &str, json: &str) -> (u16, std::io::Lines<BufReader<UnixStream>>) {
+        let mut stream = UnixStream::connect(self.dir().join("informant.sock")).unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        let length = json.len();
+        // HTTP/1.0: the body of the answer is not chunked.
+        write!(
+            stream,
+            "POST {path} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{json}"
+        )
+        .unwrap();
+        let mut lines = BufReader::new(stream).lines();
+        let code = lines.next().unwrap().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        for line in lines.by_ref() {
+            if line.unwrap().is_empty() {
+                break;
+            }
+        }
+        (code, lines)
+    }
+
     /// The status code and the body of a GET.
     pub(crate) fn get(&self, path: &str) -> (u16, Value) {
         let mut stream = UnixStream::connect(self.dir().join("informant.sock")).unwrap();
@@ -173,6 +195,11 @@ pub(crate) enum Said {
     Bye(ByeReason),
     Renonce,
     Prove(SessionId),
+    RoleAnswer(RoleAnswer),
+    DemandAnswer(DemandAnswer),
+    Resized(Resized),
+    Downscale(Downscale),
+    ListControllers(ListControllers),
     Closed,
 }
 
@@ -259,7 +286,12 @@ impl Guest {
                     HostToGuest::Bye(bye) => Said::Bye(bye.reason),
                     HostToGuest::Renonce => Said::Renonce,
                     HostToGuest::Prove(prove) => Said::Prove(prove.session),
-                    other => panic!("the host sent {other:?}"),
+                    HostToGuest::RoleAnswer(answer) => Said::RoleAnswer(answer),
+                    HostToGuest::DemandAnswer(answer) => Said::DemandAnswer(answer),
+                    HostToGuest::Resized(resized) => Said::Resized(resized),
+                    HostToGuest::Downscale(downscale) => Said::Downscale(downscale),
+                    HostToGuest::ListControllers(list) => Said::ListControllers(list),
+                    HostToGuest::Unknown(kind) => panic!("the host sent type {kind}"),
                 };
                 self.received.drain(..used);
                 return said;

@@ -1,6 +1,7 @@
 //! What an instance says to its callers, and is told by them.
 
 use crate::model::Now;
+use crate::scale::desk::Message;
 use informant_wire::guest_to_host::Heartbeat;
 use informant_wire::hello::{Capabilities, Hello, PeerKind, RefusedCode};
 use informant_wire::host_to_guest::ByeReason;
@@ -72,6 +73,8 @@ pub enum Order {
     Stored(u64),
     /// Say that it must draw a new nonce and stream.
     Renonce,
+    /// Say this about scaling.
+    Say(Message),
 }
 
 /// Something the daemon saw, for the event log.
