@@ -115,8 +115,11 @@ fn prove(uds: &Path, session: u64) -> Option<Challenge> {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
     let (mut bytes, mut decoder) = (all.as_slice(), Decoder::new(vec![0; 1024]));
-    let hello = decoder.next(&mut bytes).unwrap().map(GuestToHost::decode);
-    assert!(matches!(hello, Some(Ok(GuestToHost::Hello(_)))), "{hello:?}");
+    // In a block: a message borrows the decoder until it is dropped.
+    {
+        let hello = decoder.next(&mut bytes).unwrap().map(GuestToHost::decode);
+        assert!(matches!(hello, Some(Ok(GuestToHost::Hello(_)))), "{hello:?}");
+    }
     match decoder.next(&mut bytes).unwrap().map(GuestToHost::decode) {
         Some(Ok(GuestToHost::Proof(proof))) => Some(proof.challenge),
         Some(Ok(GuestToHost::NotMine)) => None,
