@@ -102,6 +102,11 @@ pub fn vsock_cat_path() -> PathBuf {
     target().join("test-tools/vsock-cat")
 }
 
+/// Where `cargo xtask test` leaves the program that takes memory and CPUs inside a VM.
+pub fn workload_path() -> PathBuf {
+    target().join("test-tools/workload")
+}
+
 /// The static agent that tests drive.
 pub fn guest() -> Result<PathBuf> {
     existing("INFORMANT_GUEST", guest_path(Arch::X86_64), "cargo xtask guest")
@@ -125,6 +130,11 @@ pub fn initramfs() -> Result<PathBuf> {
 /// The raw vsock client and server for use inside a VM.
 pub fn vsock_cat() -> Result<PathBuf> {
     existing("INFORMANT_VSOCK_CAT", vsock_cat_path(), "cargo xtask test --build")
+}
+
+/// The program that takes memory and CPUs, for use inside a VM.
+pub fn workload() -> Result<PathBuf> {
+    existing("INFORMANT_WORKLOAD", workload_path(), "cargo xtask test --build")
 }
 
 fn existing(variable: &str, default: PathBuf, made_by: &str) -> Result<PathBuf> {

@@ -64,7 +64,7 @@ pub fn run(options: &Options) -> Result<()> {
     }
     report.part("host", host::build);
     report.part("host, static", host::build_static);
-    report.part("vsock-cat", vsock_cat);
+    report.part("programs for the inside of VMs", test_tools);
     report.part("initramfs", || initramfs::build(false).map(drop));
 
     // What could not be built has its failure listed; the tests that need it say so themselves.
@@ -97,13 +97,16 @@ fn clippy() -> Result<()> {
     run::check(with_target(&mut cargo))
 }
 
-/// The raw vsock program for the inside of VMs.
-fn vsock_cat() -> Result<()> {
+/// The raw vsock program and the workload.
+fn test_tools() -> Result<()> {
     let musl = Arch::X86_64.musl();
     let mut cargo = run::cargo();
-    cargo.args(["build", "--package", "xtask", "--example", "vsock_cat", "--release", "--quiet", "--target", musl]);
+    cargo.args(["build", "--package", "xtask", "--release", "--quiet", "--target", musl]);
+    cargo.args(["--example", "vsock_cat", "--example", "workload"]);
     run::check(with_target(cargo.args(host::LIGHTER)))?;
-    guest::install(&project::target().join(musl).join("release/examples/vsock_cat"), &project::vsock_cat_path())
+    let built = project::target().join(musl).join("release/examples");
+    guest::install(&built.join("vsock_cat"), &project::vsock_cat_path())?;
+    guest::install(&built.join("workload"), &project::workload_path())
 }
 
 /// What tests are told. A development machine's CID 2 may be somebody else's host: no agent of a test dials it by default.
@@ -115,6 +118,7 @@ fn environment(counts: Counts) -> Result<BTreeMap<&'static str, OsString>> {
         ("INFORMANT_HOST_STATIC", project::host_static_path().into()),
         ("INFORMANT_INITRAMFS", project::initramfs_path().into()),
         ("INFORMANT_VSOCK_CAT", project::vsock_cat_path().into()),
+        ("INFORMANT_WORKLOAD", project::workload_path().into()),
         ("INFORMANT_COUNTS", counts.name().into()),
         ("INFORMANT_CONNECT", format!("unix:{}", nowhere.display()).into()),
         ("INFORMANT_CONTROL", "off".into()),

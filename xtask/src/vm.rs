@@ -17,9 +17,12 @@ mod accel;
 mod base64;
 mod builder;
 mod console;
+mod hotplug;
 mod qemu;
 mod qmp;
+mod tap;
 mod vhost;
+mod workload;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -37,12 +40,15 @@ use tempfile::TempDir;
 pub use accel::{Accel, VARIABLE as ACCEL_VARIABLE, accel};
 pub use builder::Builder;
 pub use console::Output;
+pub use hotplug::{ACTUATOR_SOCKET, CpuSlot, Hotplug, MEMORY_DEVICE, PluggedMemory};
+pub use qmp::Qmp;
+pub use tap::{Line, Resize, Tap, Way};
+pub use workload::{Hold, Workload};
 
 use crate::child::Child;
 use crate::lock::{self, Lock};
 use crate::project;
 use console::Console;
-use qmp::Qmp;
 
 /// Under emulation on a busy two-core machine a boot takes 5 to 15 s; what is over a minute does not come.
 pub const BOOT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -128,6 +134,16 @@ impl Vm {
     /// One QMP command and its `return`.
     pub fn qmp(&self, command: &str, arguments: Value) -> Result<Value> {
         self.qmp.lock().unwrap_or_else(PoisonError::into_inner).execute(command, arguments)
+    }
+
+    /// The rig's own control socket, for as long as `run` takes.
+    pub fn with_qmp<T>(&self, run: impl FnOnce(&mut Qmp) -> Result<T>) -> Result<T> {
+        run(&mut self.qmp.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// QEMU's control socket for whoever resizes this VM; there with [`Builder::hotplug`].
+    pub fn actuator_socket(&self) -> PathBuf {
+        self.dir.join(ACTUATOR_SOCKET)
     }
 
     /// Presses the reset button; the VM boots again (see [`Vm::wait_boot`]). The vsock device goes on.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::console::Console;
+use super::hotplug::{ACTUATOR_SOCKET, Hotplug};
 use super::qmp::Qmp;
 use super::{BOOT_TIMEOUT, Vm, qemu, vhost};
 use crate::image::cpio::Archive;
@@ -22,6 +23,7 @@ pub struct Builder {
     pub(super) cpus: u32,
     pub(super) cid: u32,
     pub(super) disk_mib: Option<u32>,
+    pub(super) hotplug: Option<Hotplug>,
     pub(super) append: Vec<String>,
     pub(super) qemu_args: Vec<String>,
     pub(super) reboots: bool,
@@ -38,6 +40,7 @@ impl Default for Builder {
             cpus: 1,
             cid: 3,
             disk_mib: None,
+            hotplug: None,
             append: Vec::new(),
             qemu_args: Vec::new(),
             reboots: false,
@@ -86,6 +89,12 @@ impl Builder {
     /// An empty disk, /dev/vda in the guest.
     pub fn disk_mib(mut self, mib: u32) -> Self {
         self.disk_mib = Some(mib);
+        self
+    }
+
+    /// Memory and CPUs that can come and go, and a QMP socket for whoever makes them: [`Vm::actuator_socket`].
+    pub fn hotplug(mut self, hotplug: Hotplug) -> Self {
+        self.hotplug = Some(hotplug);
         self
     }
 
@@ -149,7 +158,7 @@ impl Builder {
 
         let serial = dir.join("serial.sock");
         // A directory that is used again has the sockets of the VM before.
-        for name in ["serial.sock", "qmp.sock", "vhost.sock", "v.sock"] {
+        for name in ["serial.sock", "qmp.sock", ACTUATOR_SOCKET, "vhost.sock", "v.sock"] {
             fs::remove_file(dir.join(name)).ok();
         }
         let listener = UnixListener::bind(&serial).with_context(|| format!("cannot listen at {}", serial.display()))?;

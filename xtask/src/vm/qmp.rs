@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 const EVENTS_KEPT: usize = 256;
 
+/// A client of one of QEMU's control sockets. Each socket serves one client at a time.
 #[derive(Debug)]
-pub(super) struct Qmp {
+pub struct Qmp {
     stream: UnixStream,
     unread: Vec<u8>,
     events: VecDeque<Value>,
@@ -21,7 +22,7 @@ pub(super) struct Qmp {
 
 impl Qmp {
     /// Waits for the socket, reads the greeting, leaves negotiation mode.
-    pub(super) fn connect(path: &Path) -> Result<Self> {
+    pub fn connect(path: &Path) -> Result<Self> {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let stream = loop {
             match UnixStream::connect(path) {
@@ -41,7 +42,8 @@ impl Qmp {
         Ok(qmp)
     }
 
-    pub(super) fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
+    /// One command and its `return`; a refusal is an error.
+    pub fn execute(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         let mut text = json!({"execute": command, "arguments": arguments}).to_string();
         text.push('\n');
@@ -63,7 +65,7 @@ impl Qmp {
     }
 
     /// The next event of this name, also one that came before.
-    pub(super) fn wait_event(&mut self, name: &str, timeout: Duration) -> Result<Value> {
+    pub fn wait_event(&mut self, name: &str, timeout: Duration) -> Result<Value> {
         let deadline = Instant::now() + timeout;
         loop {
             let found = self.events.iter().position(|event| event.get("event").and_then(Value::as_str) == Some(name));
