@@ -5,6 +5,7 @@
 //!   workload cpu --threads N               threads that do nothing but run
 //!
 //!   --rate MIB       so much a second (default 8; 0: as fast as it goes)
+//!   --first MIB      so much at once before that
 //!   --cgroup NAME    enters /sys/fs/cgroup/NAME first, and makes it if need be
 //!   --seconds N      keeps what it has for so long
 //!   --until FILE     keeps it until the file is there
@@ -33,6 +34,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(30 * 60);
 struct Options {
     mib: u32,
     rate: u32,
+    first: u32,
     threads: u32,
     dir: Option<PathBuf>,
     cgroup: Option<String>,
@@ -54,13 +56,15 @@ fn run() -> Result<()> {
     let command_line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
     ensure!(command_line.contains("initramfs."), "this is not one of our test VMs");
 
-    let mut options = Options { mib: 0, rate: 8, threads: 0, dir: None, cgroup: None, seconds: None, until: None };
+    let mut options =
+        Options { mib: 0, rate: 8, first: 0, threads: 0, dir: None, cgroup: None, seconds: None, until: None };
     let mut what = None;
     let mut args = lexopt::Parser::from_env();
     while let Some(arg) = args.next()? {
         match arg {
             Long("mib") => options.mib = args.value()?.parse()?,
             Long("rate") => options.rate = args.value()?.parse()?,
+            Long("first") => options.first = args.value()?.parse()?,
             Long("threads") => options.threads = args.value()?.parse()?,
             Long("dir") => options.dir = Some(args.value()?.into()),
             Long("cgroup") => options.cgroup = Some(args.value()?.string()?),
@@ -149,15 +153,18 @@ fn cpu(options: &Options) -> Result<()> {
 
 /// One MiB after the other; `take` is told how many there are already.
 fn steadily(options: &Options, mut take: impl FnMut(u32) -> Result<()>) -> Result<()> {
-    let start = Instant::now();
+    let mut start = Instant::now();
     for done in 0..options.mib {
         take(done)?;
         let now = done + 1;
+        if now == options.first {
+            start = Instant::now();
+        }
         if now % STEP == 0 || now == options.mib {
             say(&format!("taken {now} MiB"))?;
         }
-        if options.rate > 0 {
-            let due = start + Duration::from_secs(1) * now / options.rate;
+        if options.rate > 0 && now > options.first {
+            let due = start + Duration::from_secs(1) * (now - options.first) / options.rate;
             thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     }

@@ -1,12 +1,13 @@
-//! A real VM whose memory and CPUs come and go: the rig by itself.
+//! A real VM whose memory and CPUs come and go: the rig by itself, then the whole conversation from the guest's need to
+//! the VMM and back.
 
 mod scale_support;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use scale_support::MIB;
 use scale_support::guest::{self, SOON};
+use scale_support::{MIB, Rig, kills, scaling_toml, scenarios};
 use xtask::project;
 use xtask::vm::{self, Hold, Hotplug, Qmp, Resize, Tap, Vm};
 
@@ -104,4 +105,28 @@ fn workloads_take_what_they_say_and_the_kernel_counts_whom_it_kills() -> Result<
     let error = greedy.wait_finished(Duration::from_secs(5)).unwrap_err().to_string();
     assert!(error.contains("is dead"), "{error}");
     Ok(())
+}
+
+#[test]
+fn a_second_host_reads_through_the_control_port_while_the_first_one_s_session_lives() -> Result<()> {
+    let rig = Rig::boot(|_| String::new())?;
+    scenarios::a_second_host_reads(&rig)
+}
+
+/// One VM for all of it: each part leaves it as small as it was.
+#[expect(dead_code, reason = "a test once agent and daemon scale")]
+fn a_vm_gets_what_it_needs_and_gives_it_back_whoever_is_killed() -> Result<()> {
+    let mut rig = Rig::boot(|tap| scaling_toml(tap, 2048))?;
+    scenarios::memory_comes_and_goes(&rig, "anon", "memory")?;
+    rig.vm.sh("mkdir /mnt/files && mount -t tmpfs -o size=2g files /mnt/files", SOON)?;
+    scenarios::memory_comes_and_goes(&rig, "tmpfs", "files --dir /mnt/files")?;
+    scenarios::cpus_come_and_go(&rig)?;
+    scenarios::a_second_host_takes_over_and_leaves(&rig)?;
+    kills::every_kill_is_survived(&mut rig)
+}
+
+#[expect(dead_code, reason = "a test once agent and daemon scale")]
+fn at_the_maximum_the_guest_is_told_so_and_asks_once_a_second_at_most() -> Result<()> {
+    let rig = Rig::boot(|tap| scaling_toml(tap, 640))?;
+    scenarios::at_the_maximum_the_guest_is_told(&rig, 480)
 }

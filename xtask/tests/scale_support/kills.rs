@@ -1,0 +1,142 @@
+//! Kills between the steps of a conversation.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::Signal;
+use xtask::vm::{self, Way};
+
+use super::guest::SOON;
+use super::{BOOT_MIB, MIB, Rig, SETTLED, shown};
+
+/// Where a conversation stands at the kill. The first three are of growing and of shrinking, after [`Step::Said`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The guest has said its demand (growing) or was asked the question (shrinking); the other side has not read it.
+    Said,
+    /// The host has decided; its command is on its way to the VMM.
+    Ordered,
+    /// The VMM has done it; its answer is on its way to the host.
+    Done,
+    /// The guest has been told and has not onlined it, or not said so.
+    Told,
+    /// All has arrived.
+    Applied,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victim {
+    Agent,
+    Daemon,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Up,
+    Down,
+}
+
+pub(crate) const STEPS: [Step; 5] = [Step::Said, Step::Ordered, Step::Done, Step::Told, Step::Applied];
+
+/// A demand stands for 10 s, and then the policy takes its time for each step.
+const BACK: Duration = Duration::from_secs(90);
+const ORDER: Duration = Duration::from_secs(60);
+
+/// Each victim killed once after each step in both directions; the VM grows by a demand made by hand, and shrinks when
+/// that has expired.
+pub(crate) fn every_kill_is_survived(rig: &mut Rig) -> Result<()> {
+    for victim in [Victim::Agent, Victim::Daemon] {
+        for step in STEPS {
+            for direction in [Direction::Up, Direction::Down] {
+                let what = format!("{victim:?} killed after {step:?}, {direction:?}");
+                println!("{what}");
+                go_to(rig, step, direction).with_context(|| what.clone())?;
+                kill(rig, victim).with_context(|| what.clone())?;
+                rig.wait_settled(&what, SETTLED)?;
+            }
+            rig.wait_small(BACK).with_context(|| format!("after {victim:?} and {step:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn go_to(rig: &mut Rig, step: Step, direction: Direction) -> Result<()> {
+    let mark = rig.tap.mark();
+    let is_order = |line: &vm::Line| line.resize().is_some();
+    match (step, direction) {
+        (Step::Said, Direction::Up) => {
+            rig.system.daemon()?.signal(Signal::SIGSTOP)?;
+            demand(rig)?;
+            // The agent's loop takes it from its socket within one tick; the daemon reads nothing.
+            rig.vm.sh("sleep 1", SOON)?;
+        }
+        (Step::Said, Direction::Down) => {
+            demand(rig)?;
+            rig.wait_settled("grown, to be asked to shrink", SETTLED)?;
+            stop_agent(rig)?;
+            let asked = shown::questions_asked(&rig.system.status("vm").unwrap_or_default()).unwrap_or(0);
+            rig.system.wait_status("vm", "a question", |status| {
+                shown::questions_asked(status).is_some_and(|count| count > asked)
+            })?;
+        }
+        (Step::Ordered | Step::Done, _) => {
+            let way = if step == Step::Ordered { Way::ToQemu } else { Way::FromQemu };
+            if direction == Direction::Down {
+                demand(rig)?;
+                rig.wait_settled("grown, to shrink", SETTLED)?;
+            }
+            rig.tap.hold(way, "qom-set");
+            if direction == Direction::Up {
+                demand(rig)?;
+            }
+            rig.tap.wait_held(ORDER)?;
+        }
+        (Step::Told, _) => {
+            demand(rig)?;
+            if direction == Direction::Down {
+                rig.wait_settled("grown, to shrink", SETTLED)?;
+            }
+            rig.tap.wait(
+                "an order",
+                if direction == Direction::Up { mark } else { rig.tap.mark() },
+                ORDER,
+                is_order,
+            )?;
+            stop_agent(rig)?;
+        }
+        (Step::Applied, Direction::Up) => {
+            demand(rig)?;
+            rig.wait_settled("grown", SETTLED)?;
+        }
+        (Step::Applied, Direction::Down) => rig.wait_small(BACK)?,
+    }
+    Ok(())
+}
+
+/// More memory by hand, not waited for.
+fn demand(rig: &Rig) -> Result<()> {
+    let memory = u64::from(BOOT_MIB) * MIB + 256 * MIB;
+    rig.vm.sh(&format!("informant-guest demand --memory {memory} </dev/null >>/run/demand.log 2>&1 &"), SOON).map(drop)
+}
+
+fn stop_agent(rig: &Rig) -> Result<()> {
+    rig.vm.sh("kill -STOP $(pidof informant-guest)", SOON).map(drop)
+}
+
+/// SIGKILL while whatever is held back or stopped is so; then that goes on.
+fn kill(rig: &mut Rig, victim: Victim) -> Result<()> {
+    match victim {
+        // Init starts it again.
+        Victim::Agent => drop(rig.vm.sh("kill -9 $(pidof informant-guest)", SOON)?),
+        Victim::Daemon => rig.system.kill_daemon()?,
+    }
+    rig.tap.release();
+    match victim {
+        Victim::Agent => rig.system.daemon()?.signal(Signal::SIGCONT)?,
+        Victim::Daemon => {
+            rig.vm.sh("kill -CONT $(pidof informant-guest)", SOON)?;
+            rig.system.start_daemon()?;
+        }
+    }
+    Ok(())
+}
