@@ -128,5 +128,6 @@ fn a_vm_gets_what_it_needs_and_gives_it_back_whoever_is_killed() -> Result<()> {
 #[expect(dead_code, reason = "a test once agent and daemon scale")]
 fn at_the_maximum_the_guest_is_told_so_and_asks_once_a_second_at_most() -> Result<()> {
     let rig = Rig::boot(|tap| scaling_toml(tap, 640))?;
-    scenarios::at_the_maximum_the_guest_is_told(&rig, 480)
+    // Of 532 MiB usable, with some 30 MiB of the system's own: over 0.85, and 60 MiB are left.
+    scenarios::at_the_maximum_the_guest_is_told(&rig, 440)
 }

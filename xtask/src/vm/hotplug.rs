@@ -13,6 +13,8 @@ pub const MEMORY_DEVICE: &str = "vmem0";
 pub const ACTUATOR_SOCKET: &str = "actuator.sock";
 
 /// What a VM can get beyond what it boots with, see [`super::Builder::hotplug`].
+///
+/// The place for it lies above 4 GiB, so the kernel keeps 64 MiB for bounce buffers: of 512 MiB, 404 MiB are MemTotal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hotplug {
     /// The size of the virtio-mem device, all of it unplugged at boot; a multiple of `block_mib`.

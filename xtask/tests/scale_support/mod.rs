@@ -19,8 +19,8 @@ pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const BOOT_MIB: u32 = 512;
 /// Within which all sides must be of one mind, whatever was killed.
 pub(crate) const SETTLED: Duration = Duration::from_secs(30);
-/// The kernel keeps a little of what is plugged to itself.
-const SLACK: u64 = 32 * MIB;
+/// MemTotal moves by what is plugged, to the byte where tried; the kernel may keep a little of each block.
+const SLACK: u64 = 4 * MIB;
 
 /// A VM that can grow, a daemon, and the tap between it and QEMU. The VM goes first, the daemon last.
 #[derive(Debug)]
