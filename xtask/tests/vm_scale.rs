@@ -41,6 +41,11 @@ fn what_is_plugged_through_the_tap_is_there_once_the_guest_onlines_it_and_leaves
     let grown = guest::wait_mem_total(&vm, "grows by 512 MiB", |now| now >= total + 500 * MIB)?;
     assert_eq!(guest::online_cpus(&vm)?, 2);
 
+    // The next client is served once the one before is gone.
+    drop(actuator);
+    let mut actuator = Qmp::connect(tap.path())?;
+    assert_eq!(actuator.plugged_memory()?.requested, 512 * MIB);
+
     // Both leave again, memory in two steps.
     actuator.request_memory(256 * MIB)?;
     guest::wait_mem_total(&vm, "shrinks", |now| now <= grown - 250 * MIB)?;

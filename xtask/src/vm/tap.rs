@@ -2,6 +2,8 @@
 //!
 //! Lines end with a newline in both directions. As with QEMU itself, a second client waits until the first is gone.
 
+mod line;
+
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,41 +15,10 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
+pub use line::{Line, Resize, Way};
+
 /// More than any test has; beyond it nothing could be said of the whole.
 const LINES_KEPT: usize = 65_536;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Commands.
-    ToQemu,
-    /// Greeting, answers, events.
-    FromQemu,
-}
-
-/// A line that came.
-#[derive(Clone, Debug)]
-pub struct Line {
-    pub at: Instant,
-    /// The same moment, as status files and logs have it.
-    pub time: SystemTime,
-    /// Counts connections from 1.
-    pub connection: u32,
-    pub way: Way,
-    /// `null` for what is not JSON.
-    pub json: Value,
-}
-
-/// A command that changes the VM's size.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resize {
-    /// The virtio-mem device's `requested-size`, bytes.
-    Memory(u64),
-    /// The balloon's target, bytes.
-    Balloon(u64),
-    /// `device_add` and `device_del`, with the CPU's id.
-    PlugCpu(String),
-    UnplugCpu(String),
-}
 
 /// A running proxy; dropping ends its connections and its threads.
 #[derive(Debug)]
@@ -71,47 +42,6 @@ struct State {
     held: bool,
     stopping: bool,
     connections: Vec<[UnixStream; 2]>,
-}
-
-impl Line {
-    /// The command's name.
-    pub fn command(&self) -> Option<&str> {
-        (self.way == Way::ToQemu).then(|| self.json["execute"].as_str())?
-    }
-
-    /// What the command asks the VM to become, if it does.
-    pub fn resize(&self) -> Option<Resize> {
-        let arguments = &self.json["arguments"];
-        let id = || Some(arguments["id"].as_str()?.to_owned());
-        match self.command()? {
-            "qom-set" if arguments["property"] == "requested-size" => {
-                Some(Resize::Memory(arguments["value"].as_u64()?))
-            }
-            "balloon" => Some(Resize::Balloon(arguments["value"].as_u64()?)),
-            "device_add" => id().map(Resize::PlugCpu),
-            "device_del" => id().map(Resize::UnplugCpu),
-            _ => None,
-        }
-    }
-
-    /// The event's name.
-    pub fn event(&self) -> Option<&str> {
-        (self.way == Way::FromQemu).then(|| self.json["event"].as_str())?
-    }
-}
-
-impl Resize {
-    fn is_memory(&self) -> bool {
-        matches!(self, Self::Memory(_))
-    }
-
-    fn is_balloon(&self) -> bool {
-        matches!(self, Self::Balloon(_))
-    }
-
-    fn is_cpu(&self) -> bool {
-        matches!(self, Self::PlugCpu(_) | Self::UnplugCpu(_))
-    }
 }
 
 impl Tap {
