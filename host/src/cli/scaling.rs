@@ -21,7 +21,11 @@ pub(super) fn facts(scaling: &Scaling, now_ms: u64, zone: &TimeZone) -> Vec<Stri
             .extend(scaling.demand.as_ref().map(|_| "the guest wants more, and nothing here can resize it".to_owned()));
         return facts;
     };
-    let wanted = scaling.wanted.map(|wanted| format!(" to {}", size(wanted))).unwrap_or_default();
+    let wanted = scaling
+        .wanted
+        .filter(|wanted| Some(*wanted) != scaling.vmm_wish)
+        .map(|wanted| format!(" to {}", size(wanted)))
+        .unwrap_or_default();
     let decides = if scaling.current { "decides" } else { "does not decide now" };
     let (actuator, policy) = (escape(actuator, 40), escape(policy, 40));
     facts.push(format!(

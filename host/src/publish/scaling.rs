@@ -49,7 +49,7 @@ pub struct Scaling {
     pub state: String,
     /// Milliseconds in that state.
     pub state_age_ms: u64,
-    /// What the state leads to.
+    /// What the state leads to; idle: what the VMM was asked to give.
     pub wanted: Option<Amount>,
     /// What the VMM says it gives now.
     pub vmm_has: Option<Amount>,

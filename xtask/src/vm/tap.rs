@@ -4,6 +4,7 @@
 
 mod line;
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -140,13 +141,24 @@ impl Tap {
 impl Drop for Tap {
     fn drop(&mut self) {
         self.shared.lock().stopping = true;
-        self.release();
+        // In this order: what is held back goes nowhere any more.
         self.cut();
+        self.release();
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Commands of one connection whose answers have not come, the oldest first.
+#[derive(Debug, Default)]
+struct Asked {
+    commands: Mutex<VecDeque<String>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn close(state: &mut State) {
@@ -157,7 +169,7 @@ fn close(state: &mut State) {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn wait<T>(&self, timeout: Duration, mut look: impl FnMut(&State) -> Option<T>) -> Option<T> {
@@ -200,12 +212,15 @@ impl Shared {
         client.set_nonblocking(false)?;
         let qemu = UnixStream::connect(qemu)?;
         self.lock().connections.push([client.try_clone()?, qemu.try_clone()?]);
-        let asked = Arc::new(Mutex::new(String::new()));
+        let asked = Arc::new(Asked::default());
         let pump = |way: Way, from: UnixStream, to: UnixStream| {
             let (shared, asked) = (Arc::clone(self), Arc::clone(&asked));
             thread::Builder::new().name("qmp-tap".to_owned()).spawn(move || {
                 shared.pump(way, number, &from, &to, &asked);
-                // One side's end is the other's, after what was already under way to it.
+                if way == Way::ToQemu {
+                    shared.wait_answered(&asked);
+                }
+                // One side's end is the other's.
                 let _ = from.shutdown(Shutdown::Both);
                 let _ = to.shutdown(Shutdown::Both);
             })
@@ -215,8 +230,7 @@ impl Shared {
         Ok([there, back])
     }
 
-    /// `asked`: the connection's last command, whose answer comes next.
-    fn pump(&self, way: Way, connection: u32, from: &UnixStream, mut to: &UnixStream, asked: &Mutex<String>) {
+    fn pump(&self, way: Way, connection: u32, from: &UnixStream, mut to: &UnixStream, asked: &Asked) {
         let mut reader = BufReader::new(from);
         let mut bytes = Vec::new();
         loop {
@@ -230,15 +244,25 @@ impl Shared {
             let is_answer = line.json.get("return").is_some() || line.json.get("error").is_some();
             let about = match line.command() {
                 Some(command) => {
-                    command.clone_into(&mut asked.lock().unwrap_or_else(PoisonError::into_inner));
+                    lock(&asked.commands).push_back(command.to_owned());
                     Some(command.to_owned())
                 }
-                None => is_answer.then(|| asked.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+                None if way == Way::FromQemu && is_answer => lock(&asked.commands).pop_front(),
+                None => None,
             };
             self.pass(line, about.as_deref());
-            if to.write_all(&bytes).is_err() {
+            // A dead client does not end QEMU's side: what the client had said is still on its way there.
+            if to.write_all(&bytes).is_err() && way == Way::ToQemu {
                 return;
             }
+        }
+    }
+
+    /// QEMU may leave unread what a peer said that has hung up: it is given the time to answer.
+    fn wait_answered(&self, asked: &Asked) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while !lock(&asked.commands).is_empty() && Instant::now() < deadline && !self.lock().stopping {
+            thread::sleep(Duration::from_millis(2));
         }
     }
 

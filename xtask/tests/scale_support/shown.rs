@@ -28,32 +28,33 @@ pub(crate) fn wanted(status: &Value) -> Option<Amount> {
 
 /// What the VMM said when it was last asked.
 pub(crate) fn vmm(status: &Value) -> Option<Amount> {
-    amount(&status["scaling"]["vmm"])
+    amount(&status["scaling"]["vmm_has"])
 }
 
 /// Demands that are neither answered nor expired.
 pub(crate) fn open_demands(status: &Value) -> Option<usize> {
-    status["scaling"]["demands"].as_array().map(Vec::len)
+    status["scaling"].get("demand").map(|demand| usize::from(!demand.is_null()))
 }
 
 /// What became of the newest demand: `granted`, `at_maximum`.
 pub(crate) fn last_demand_outcome(status: &Value) -> Option<&str> {
-    status["scaling"]["last_demand"]["outcome"].as_str()
+    status["scaling"]["demand"]["answer"].as_str()
 }
 
 /// Messages of a type by result: `demand`, `downscale`, `resized`.
 fn counter(status: &Value, message: &str, result: &str) -> Option<u64> {
-    status["scaling"]["counters"][message][result].as_u64()
+    status["scaling"]["counters"]["messages"][message][result].as_u64()
 }
 
 /// Demands that came, repeats included.
 pub(crate) fn demands_received(status: &Value) -> Option<u64> {
-    counter(status, "demand", "received")
+    let results = status["scaling"]["counters"]["messages"]["demand"].as_object()?;
+    Some(results.values().filter_map(Value::as_u64).sum())
 }
 
 /// Downscale questions that were asked.
 pub(crate) fn questions_asked(status: &Value) -> Option<u64> {
-    counter(status, "downscale", "sent")
+    counter(status, "downscale", "asked")
 }
 
 /// Downscale questions that the guest denied.

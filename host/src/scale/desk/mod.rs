@@ -261,7 +261,7 @@ impl Desk {
     pub fn status(&self, now: Now) -> scaling::Scaling {
         let stamp = |at: Now| Stamp::from_ms(at.wall_ms);
         let wanted = match self.phase {
-            Phase::Idle => None,
+            Phase::Idle => self.vmm.map(|(reported, _)| reported.wish),
             Phase::Asking { wanted, .. } | Phase::Resizing { wanted, .. } | Phase::Settling { wanted, .. } => {
                 Some(wanted)
             }
