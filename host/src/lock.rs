@@ -46,35 +46,38 @@ pub fn path(dir: &Path) -> PathBuf {
 
 /// Takes the lock, or gives up after 100 ms, and writes this process's id into it.
 pub fn acquire(dir: &Path) -> Result<Lock, LockError> {
+    for _ in 0..TRIES {
+        if let Some(lock) = try_acquire(dir)? {
+            return Ok(lock);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    if let Some(lock) = try_acquire(dir)? {
+        return Ok(lock);
+    }
+    let path = path(dir);
+    let mut text = String::new();
+    let read = File::open(&path).and_then(|file| file.take(32).read_to_string(&mut text));
+    let pid = read.ok().and_then(|_| text.trim().parse::<u32>().ok());
+    let holder = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
+    Err(LockError::Held { path, holder })
+}
+
+/// Takes the lock if nobody has it, and writes this process's id into it.
+pub fn try_acquire(dir: &Path) -> Result<Option<Lock>, LockError> {
     let path = path(dir);
     let io = |source| LockError::Io { path: path.clone(), source };
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o644);
     let file = options.open(&path).map_err(io)?;
-    let mut tried = Flock::lock(file, FlockArg::LockExclusiveNonblock);
-    for _ in 0..TRIES {
-        tried = match tried {
-            Err((file, nix::errno::Errno::EWOULDBLOCK)) => {
-                std::thread::sleep(PAUSE);
-                Flock::lock(file, FlockArg::LockExclusiveNonblock)
-            }
-            other => other,
-        };
-    }
-    let mut lock = match tried {
+    let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => lock,
-        Err((file, nix::errno::Errno::EWOULDBLOCK)) => {
-            let mut text = String::new();
-            let read = Read::take(&file, 32).read_to_string(&mut text);
-            let pid = read.ok().and_then(|_| text.trim().parse::<u32>().ok());
-            let holder = pid.map_or_else(|| "another process".into(), |pid| format!("process {pid}"));
-            return Err(LockError::Held { path, holder });
-        }
+        Err((_, nix::errno::Errno::EWOULDBLOCK)) => return Ok(None),
         Err((_, errno)) => return Err(io(errno.into())),
     };
     lock.set_len(0).and_then(|()| lock.seek(SeekFrom::Start(0)).map(|_| ())).map_err(io)?;
     writeln!(lock, "{}", std::process::id()).map_err(io)?;
-    Ok(Lock(lock))
+    Ok(Some(Lock(lock)))
 }
 
 /// Whether a daemon holds the directory: tries a shared lock and gives it back.

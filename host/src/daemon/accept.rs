@@ -51,7 +51,7 @@ pub(super) struct First {
 pub(super) fn first(shared: &Shared, slot: &Slot, config: &Config) -> First {
     let reservation = try_reserve(shared, slot, config);
     let path = listen_path(shared, config).filter(|_| reservation.is_some());
-    First { reservation, listener: path.and_then(|path| unix::listen(&path, &access(config)).ok()) }
+    First { reservation, listener: path.and_then(|path| open(shared, &path, config).ok()) }
 }
 
 /// Where it listens, if at a socket of its own.
@@ -61,6 +61,12 @@ pub(super) fn listen_path(shared: &Shared, config: &Config) -> Option<PathBuf> {
         (Address::Unix(path), None) => Some(path.clone()),
         (Address::Cid(_), _) | (_, Some(_)) => None,
     }
+}
+
+/// Binds; in the place of the daemon that this one follows while that one has it.
+fn open(shared: &Shared, path: &Path, config: &Config) -> io::Result<Listener> {
+    let access = access(config);
+    if shared.hand.owns() { unix::listen(path, &access) } else { unix::listen_over(path, &access) }
 }
 
 fn access(config: &Config) -> Access {
@@ -116,7 +122,7 @@ async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &
 
 /// Returns when the file of the socket is another one or gone: the directory of a VM is made anew at its restart.
 async fn replaced(shared: &Shared, listener: &Listener) {
-    while listener.is_in_place() {
+    while shared.hand.yields() || listener.is_in_place() {
         let instances = u32::try_from(shared.count()).unwrap_or(u32::MAX);
         let every = Duration::from_secs(1).saturating_mul(instances) / IN_PLACE_LOOKS;
         tokio::time::sleep(every.clamp(IN_PLACE_EVERY, LOOK_AT_LEAST_EVERY)).await;
@@ -210,11 +216,10 @@ fn make_way(shared: &Shared, slot: &Slot) -> bool {
 
 /// Binds, however long that takes: the directory may come later, and an error may be mended.
 async fn bind(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &Path) -> Listener {
-    let access = access(config);
     let mut said = None;
     let mut reported = None;
     loop {
-        match unix::listen(path, &access) {
+        match open(shared, path, config) {
             Ok(listener) => {
                 report(shared, slot, &mut reported, None);
                 return listener;
@@ -251,6 +256,7 @@ fn report(shared: &Shared, slot: &Arc<Slot>, reported: &mut Option<String>, erro
 
 async fn dial(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, port: u32) {
     let mut pause = AGAIN;
+    shared.hand.until_owned().await;
     loop {
         let place = place(shared, slot).ok_or_else(|| io::Error::other(shared.descriptors.exhausted()));
         let connected = async {
@@ -293,13 +299,13 @@ pub(super) async fn run_vsock(shared: Arc<Shared>) {
     let listener = loop {
         match vsock::listen(shared.port) {
             Ok(listener) => break listener,
-            Err(error) if !said => {
+            Err(error) if !said && shared.hand.owns() => {
                 said = true;
                 tracing::warn!("cannot listen at vsock port {}: {error} (vhost_vsock not loaded?)", shared.port);
             }
             Err(_) => {}
         }
-        tokio::time::sleep(AGAIN).await;
+        tokio::time::sleep(if shared.hand.owns() { AGAIN } else { VSOCK_PAUSE }).await;
     };
     tracing::info!("listens at vsock port {}", shared.port);
     let mut burst = 0;

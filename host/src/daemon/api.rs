@@ -2,6 +2,7 @@
 
 use super::patience::Patience;
 use super::shared::Shared;
+use super::take_over::{go, ready};
 use super::watchers::Watch;
 use crate::config::Owner;
 use crate::publish::log;
@@ -42,13 +43,15 @@ const LIST_DEADLINE: Duration = Duration::from_secs(3);
 /// Lines on their way to a watcher.
 const WATCH_QUEUE: usize = 16;
 
-/// Binds the socket: 0660, whose group is the directory's.
-pub(super) fn listen(path: &std::path::Path) -> io::Result<Listener> {
-    unix::listen(path, &Access { mode: 0o660, owner: None::<Owner> })
+/// Binds the socket: 0660, whose group is the directory's. `over`: in the place of another daemon's.
+pub(super) fn listen(path: &std::path::Path, over: bool) -> io::Result<Listener> {
+    let access = Access { mode: 0o660, owner: None::<Owner> };
+    if over { unix::listen_over(path, &access) } else { unix::listen(path, &access) }
 }
 
 /// Serves for ever.
 pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
+    let owner = Arc::clone(&shared);
     // Requests and watches at a time; beyond, connections wait in the backlog.
     let places = Arc::new(Semaphore::new(shared.descriptors.api));
     // Half of them watches, so that plain requests find a place.
@@ -62,6 +65,7 @@ pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
         .route("/v1/instances/{name}/controllers", get(controllers))
         .route("/v1/instances/{name}/resize", post(resize))
         .route("/v1/watch", get(watch))
+        .route("/v1/take-over/{step}", post(take_over))
         .fallback(|| async { error(StatusCode::NOT_FOUND, "no such path; see /v1/instances".into()) })
         .method_not_allowed_fallback(|| async { error(StatusCode::METHOD_NOT_ALLOWED, "not by this method".into()) })
         .with_state(api);
@@ -70,6 +74,7 @@ pub(super) async fn run(shared: Arc<Shared>, listener: Listener) {
     // One request a connection: one that is done with keeps no place.
     server.keep_alive(false).timer(TokioTimer::new()).header_read_timeout(HEAD_DEADLINE);
     let idle = Idle::default();
+    owner.hand.until_owned().await;
     loop {
         let stream = match socket.accept().await {
             Ok((stream, _)) => TokioIo::new(Patience::new(stream)),
@@ -295,6 +300,16 @@ async fn resize(
         }
     });
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::new(Lines { lines: body, _place: None })).into_response()
+}
+
+/// Another daemon is to serve the directory: see [`super::take_over`].
+async fn take_over(State(shared): State<Arc<Shared>>, Checked(Path(step)): Checked<Path<String>>) -> Response {
+    let done = match step.as_str() {
+        "ready" => ready(&shared).await,
+        "go" => go(&shared),
+        _ => return error(StatusCode::NOT_FOUND, "no such step".into()),
+    };
+    if done { StatusCode::OK.into_response() } else { error(StatusCode::CONFLICT, "it is not ready for that".into()) }
 }
 
 /// The body of a watch: lines as they come.

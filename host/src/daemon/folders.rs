@@ -116,6 +116,7 @@ pub(super) async fn run(shared: Arc<Shared>) {
         {
             tracing::warn!("cannot read {}: {error}", shared.dir.display());
         }
+        shared.looked.notify_one();
         let share = if known.is_watched() { LOOK_SHARE } else { LOOK_SHARE_UNWATCHED };
         let pause = LOOK_EVERY.max(began.elapsed() * share).min(LOOK_AT_LEAST_EVERY);
         if tokio::time::timeout(pause, changed.notified()).await.is_ok() {
@@ -374,7 +375,9 @@ fn take(shared: &Arc<Shared>, known: &mut Known, name: String, file: Changed) {
 
 fn add(shared: &Arc<Shared>, name: &str) -> Arc<Slot> {
     let slot = Arc::new(Slot::new(name, shared.dir.join(name), shared.now()));
-    if let Err(error) = status_file::remove_left_over(&slot.folder) {
+    if shared.hand.owns()
+        && let Err(error) = status_file::remove_left_over(&slot.folder)
+    {
         slot.say(shared, tracing::Level::WARN, format_args!("cannot clean its folder: {error}"));
     }
     shared.insert(&slot);

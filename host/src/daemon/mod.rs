@@ -16,11 +16,12 @@ mod publisher;
 mod scale;
 mod shared;
 mod slot;
+mod take_over;
 mod watchers;
 mod watches;
 mod writer;
 
-use crate::lock::{self, LockError};
+use crate::lock::{self, Lock, LockError};
 use descriptors::{Descriptors, DescriptorsError};
 use informant_wire::HOST_PORT;
 use informant_wire::host_to_guest::ByeReason;
@@ -32,6 +33,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use take_over::{Hand, TakeOverError};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// How long the sessions have to take their Bye at the end.
@@ -46,6 +48,9 @@ pub struct Arguments {
     /// The vsock port on which the agents find this host
     #[arg(long, value_name = "PORT", default_value_t = HOST_PORT, value_parser = ports())]
     pub port: u32,
+    /// Take the place of the daemon that serves DIR: it hands its guests over and ends. Without one this starts as ever
+    #[arg(long)]
+    pub take_over: bool,
 }
 
 /// All ports that can be listened at: neither 0 nor `VMADDR_PORT_ANY`, for which the kernel would choose one.
@@ -68,6 +73,8 @@ enum ServeError {
         "{count} status files could not be written at the end: they say what was before; the log says why, or the storage is slow"
     )]
     Unwritten { count: usize },
+    #[error(transparent)]
+    TakeOver(#[from] TakeOverError),
     #[error("cannot start: {0}")]
     Descriptors(#[from] DescriptorsError),
     #[error("cannot start: {0}")]
@@ -78,7 +85,7 @@ enum ServeError {
 #[must_use]
 pub fn main(dir: &Path, arguments: &Arguments) -> ExitCode {
     tracing_subscriber::fmt().with_writer(io::stderr).with_target(false).with_ansi(false).init();
-    match serve(dir, arguments.port) {
+    match serve(dir, arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("informant-host: {error}");
@@ -87,17 +94,25 @@ pub fn main(dir: &Path, arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn serve(dir: &Path, port: u32) -> Result<(), ServeError> {
+fn serve(dir: &Path, arguments: &Arguments) -> Result<(), ServeError> {
     let descriptors = Descriptors::new()?;
     if make(dir)? {
         tracing::info!("made {}: there are no instances yet", dir.display());
     }
     let dir = dir.canonicalize().map_err(|source| ServeError::Directory { path: dir.into(), source })?;
-    let _lock = lock::acquire(&dir)?;
+    // Without one: whoever has it hands it over.
+    let lock = if arguments.take_over { lock::try_acquire(&dir)? } else { Some(lock::acquire(&dir)?) };
     let mut controller = [0; 16];
     getrandom::fill(&mut controller).map_err(io::Error::other)?;
     let (writers, queues) = writer::queues();
-    let shared = Arc::new(Shared::new(dir, port, ControllerId(controller), writers, descriptors));
+    let shared = Arc::new(Shared::new(
+        dir,
+        arguments.port,
+        ControllerId(controller),
+        writers,
+        descriptors,
+        Hand::new(lock.is_some()),
+    ));
     writer::start(&shared, queues)?;
     let coalesce = coalesce::Coalesce::new(Arc::clone(&shared));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -105,7 +120,7 @@ fn serve(dir: &Path, port: u32) -> Result<(), ServeError> {
         .max_blocking_threads(2)
         .on_thread_park(move || coalesce.before_sleep())
         .build()?;
-    runtime.block_on(run(&shared))
+    runtime.block_on(run(&shared, lock))
 }
 
 /// Makes DIR, and says whether it was not there. Where its parent is not there either, its name may be a slip.
@@ -130,19 +145,40 @@ fn make(dir: &Path) -> Result<bool, ServeError> {
     }
 }
 
-async fn run(shared: &Arc<Shared>) -> Result<(), ServeError> {
+/// `lock`: none yet when it follows another daemon.
+async fn run(shared: &Arc<Shared>, lock: Option<Lock>) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let path = shared.dir.join("informant.sock");
-    let api = api::listen(&path).map_err(|source| ServeError::Api { path, source })?;
-    tokio::spawn(api::run(Arc::clone(shared), api));
+    let follows = lock.is_none();
+    if follows {
+        take_over::ask(&shared.dir, "ready").await?;
+    }
     let publisher = tokio::spawn(publisher::run(Arc::clone(shared)));
     tokio::spawn(accept::run_vsock(Arc::clone(shared)));
     tokio::spawn(folders::run(Arc::clone(shared)));
+    if follows {
+        // Until it goes its API is the way to it; then the new one is in its place at once.
+        shared.looked.notified().await;
+        take_over::ask(&shared.dir, "go").await?;
+    }
+    let api = api::listen(&path, follows).map_err(|source| ServeError::Api { path, source })?;
+    tokio::spawn(api::run(Arc::clone(shared), api));
+    let _lock = match lock {
+        Some(lock) => lock,
+        None => take_over::own(shared).await?,
+    };
     tracing::info!("serves {} at port {}", shared.dir.display(), shared.port);
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        () = shared.hand.go.notified() => {
+            tracing::info!("another daemon takes over");
+            // The other one's files say what follows.
+            publisher.abort();
+            take_over::leave(shared).await;
+            return Ok(());
+        }
     }
     tracing::info!("stops");
     goodbye(shared).await;

@@ -56,6 +56,7 @@ struct Publisher {
 
 /// Works for ever.
 pub(super) async fn run(shared: Arc<Shared>) {
+    shared.hand.until_owned().await;
     let budget = Bucket::new(CHANGES_US_A_SECOND, CHANGES_US_AT_ONCE, shared.now());
     let mut publisher = Publisher { shared: Arc::clone(&shared), budget, waiting: VecDeque::new() };
     let mut look_at = Instant::now();
@@ -191,7 +192,8 @@ mod tests {
     fn publisher() -> (Publisher, writer::Queues) {
         let (writers, queues) = writer::queues();
         let descriptors = crate::daemon::descriptors::Descriptors::new().unwrap();
-        let shared = Shared::new("/nowhere".into(), 1, ControllerId([0; 16]), writers, descriptors);
+        let hand = crate::daemon::take_over::Hand::new(true);
+        let shared = Shared::new("/nowhere".into(), 1, ControllerId([0; 16]), writers, descriptors, hand);
         let shared = Arc::new(shared);
         let budget = Bucket::new(CHANGES_US_A_SECOND, CHANGES_US_AT_ONCE, shared.now());
         (Publisher { shared, budget, waiting: VecDeque::new() }, queues)

@@ -49,7 +49,9 @@ async fn drive(shared: Arc<Shared>, slot: Arc<Slot>) {
             };
             let trusted = core.instance.has_trusted();
             core.desk.tick(system::sample(&core.instance, now), trusted, now);
-            match core.desk.take_act(now) {
+            // While another daemon has this part, or is about to, nothing is begun.
+            let may = shared.hand.owns() && !shared.hand.yields();
+            match may.then(|| core.desk.take_act(now)).flatten() {
                 Some(act) => Next::Act(config, act),
                 None => Next::Wait { until_us: core.desk.deadline_us(now) },
             }
@@ -63,6 +65,7 @@ async fn drive(shared: Arc<Shared>, slot: Arc<Slot>) {
                 if actuator.as_ref().is_none_or(|(of, _)| *of != config) {
                     actuator = Some((config.clone(), Actuator::new(&config)));
                 }
+                let _acting = shared.hand.act();
                 if let Some((_, actuator)) = &mut actuator {
                     carry_out(&shared, &slot, actuator, act).await;
                 }

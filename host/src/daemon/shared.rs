@@ -3,6 +3,7 @@
 use super::descriptors::Descriptors;
 use super::prove::Proofs;
 use super::slot::Slot;
+use super::take_over::Hand;
 use super::writer::Writers;
 use crate::model::Now;
 use crate::publish::status::EventLine;
@@ -49,6 +50,9 @@ pub(super) struct Shared {
     pub(super) vsock_wanted: Notify,
     pub(super) descriptors: Descriptors,
     pub(super) proofs: Proofs,
+    /// All folders have been looked at.
+    pub(super) looked: Notify,
+    pub(super) hand: Hand,
     pub(super) stopping: AtomicBool,
     pub(super) sessions: AtomicU64,
     pub(super) log_suppressed: AtomicU64,
@@ -66,6 +70,7 @@ impl Shared {
         controller: ControllerId,
         writers: Writers,
         descriptors: Descriptors,
+        hand: Hand,
     ) -> Self {
         let proofs = Proofs::new(descriptors.proofs);
         let began = Instant::now();
@@ -86,6 +91,8 @@ impl Shared {
             vsock_wanted: Notify::new(),
             descriptors,
             proofs,
+            looked: Notify::new(),
+            hand,
             stopping: AtomicBool::new(false),
             sessions: AtomicU64::new(0),
             log_suppressed: AtomicU64::new(0),

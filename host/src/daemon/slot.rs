@@ -194,7 +194,7 @@ impl Slot {
     }
 
     fn settle_log(self: &Arc<Self>, shared: &Shared, core: &mut Core) {
-        if core.notes.is_empty() && core.batch.lines.is_empty() {
+        if shared.hand.yields() || (core.notes.is_empty() && core.batch.lines.is_empty()) {
             return;
         }
         let Some(mut last_id) = core.last_id else {
@@ -352,6 +352,10 @@ impl Core {
 
     /// An event came: takes it to the log unless it is there.
     pub(super) fn event(&mut self, shared: &Shared, slot: &Slot, session: SessionId, event: &Event<'_>, now: Now) {
+        // They stay with the guest, for the daemon that follows.
+        if shared.hand.yields() {
+            return;
+        }
         let Some(last_id) = self.last_id else { return };
         let room = self.has_room();
         let Some((facts, rank)) = self.instance.event(session, event, &mut self.budget, room, now) else { return };

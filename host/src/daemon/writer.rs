@@ -30,6 +30,8 @@ pub(super) enum LogJob {
     Append(Arc<Slot>, Batch, u64),
     /// Say when all before this is done.
     Flush(oneshot::Sender<()>),
+    /// What had to wait for the lock can be done.
+    Owned,
 }
 
 /// Something to do with a status file.
@@ -112,19 +114,32 @@ pub(super) fn start(shared: &Arc<Shared>, queues: Queues) -> io::Result<()> {
 }
 
 fn write_logs(shared: &Shared, mut jobs: mpsc::Receiver<LogJob>) {
+    // The logs of a daemon that is followed are whole, and may be read; to write them they must be this one's.
+    let mut later = Vec::new();
     while let Some(job) = jobs.blocking_recv() {
-        match job {
-            LogJob::Load(slot) => load(shared, &slot),
-            LogJob::Append(slot, batch, failures) => {
-                if slot.look(Core::failures) == failures {
-                    append(shared, &slot, &batch);
-                }
-                slot.with(shared, |core| core.written(batch.lines.len()));
-            }
-            LogJob::Flush(done) => {
-                let _nobody_waits = done.send(());
-            }
+        if !shared.hand.owns() && !matches!(job, LogJob::Load(_) | LogJob::Owned) {
+            later.push(job);
+            continue;
         }
+        for job in later.drain(..).chain([job]) {
+            write_log(shared, job);
+        }
+    }
+}
+
+fn write_log(shared: &Shared, job: LogJob) {
+    match job {
+        LogJob::Load(slot) => load(shared, &slot),
+        LogJob::Append(slot, batch, failures) => {
+            if slot.look(Core::failures) == failures {
+                append(shared, &slot, &batch);
+            }
+            slot.with(shared, |core| core.written(batch.lines.len()));
+        }
+        LogJob::Flush(done) => {
+            let _nobody_waits = done.send(());
+        }
+        LogJob::Owned => {}
     }
 }
 

@@ -19,6 +19,7 @@
 //! - `GET /v1/instances/NAME/controllers`: [`super::scaling::ControllerList`], as the agent answers within 2 s.
 //! - `POST /v1/instances/NAME/resize` with a [`super::scaling::ResizeRequest`]: a stream of
 //!   [`super::scaling::ResizeStep`]s, one JSON text a line; the last one has `done`. Who closes early gives it up.
+//! - `POST /v1/take-over/ready`, then `.../go`: another daemon follows this one; only `serve --take-over` asks.
 //! - `GET /v1/watch?name=NAME&name=NAME`: a stream of [`WatchLine`]s, one JSON text a line, until the reader closes.
 //!   Without a name: all instances. First a `status` line for each instance, then changes: at once when a state
 //!   changes, else at most once a second an instance.

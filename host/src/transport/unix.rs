@@ -19,6 +19,9 @@ use tokio::net::{UnixListener, UnixStream};
 /// Bytes of a path that fit a socket address, its end included (`sun_path`).
 const MAX_ADDRESS: usize = 108;
 
+/// What is at the path is not removed.
+const NO_SOCKET: &str = "a file that is no socket is there";
+
 /// A listening socket and its file.
 #[derive(Debug)]
 pub struct Listener {
@@ -73,6 +76,21 @@ pub struct Access {
     pub owner: Option<Owner>,
 }
 
+/// Binds beside `path` and puts the socket in the place of what is there, at once: whoever connects meanwhile finds the
+/// one or the other. Only of a daemon that follows the one that listens there.
+pub fn listen_over(path: &Path, access: &Access) -> io::Result<Listener> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let mut listener = listen(&beside, access)?;
+    if std::fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, NO_SOCKET));
+    }
+    std::fs::rename(&beside, path)?;
+    listener.file.path = path.into();
+    Ok(listener)
+}
+
 /// Binds and listens. Replaces the file of a dead socket; anything else there is an error. The backlog is the
 /// system's largest: a full one stops a whole VM's vsock on some VMMs.
 pub fn listen(path: &Path, access: &Access) -> io::Result<Listener> {
@@ -84,7 +102,7 @@ pub fn listen(path: &Path, access: &Access) -> io::Result<Listener> {
             }
             std::fs::remove_file(path)?;
         }
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket is there")),
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, NO_SOCKET)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }

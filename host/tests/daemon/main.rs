@@ -10,3 +10,4 @@ mod hostile;
 mod proof;
 mod scaling;
 mod support;
+mod take_over;

@@ -79,6 +79,13 @@ impl Daemon {
         wait_for("the API socket", || UnixStream::connect(self.dir().join("informant.sock")).ok());
     }
 
+    /// Another daemon for the same directory takes over; this is the one from then on. The old one's process.
+    pub(crate) fn take_over(&mut self) -> Child {
+        let log = std::fs::File::options().append(true).open(self.root.path().join("log")).unwrap();
+        let child = self.command().arg("--take-over").stderr(log).stdout(Stdio::null()).spawn().unwrap();
+        self.child.replace(child).unwrap()
+    }
+
     pub(crate) fn command(&self) -> Command {
         const DAEMON: &str = env!("CARGO_BIN_EXE_informant-host");
         let mut command = match self.descriptors {
@@ -271,6 +278,11 @@ impl Guest {
 
     /// The next thing the host says.
     pub(crate) fn hear(&mut self) -> Said {
+        self.try_hear().expect("nothing from the host")
+    }
+
+    /// The next thing the host says; `None` if nothing comes before the stream's read timeout.
+    pub(crate) fn try_hear(&mut self) -> Option<Said> {
         loop {
             if let Split::Frame(frame, used) = split(&self.received, 1024).unwrap() {
                 let said = match HostToGuest::decode(frame).unwrap() {
@@ -294,13 +306,14 @@ impl Guest {
                     HostToGuest::Unknown(kind) => panic!("the host sent type {kind}"),
                 };
                 self.received.drain(..used);
-                return said;
+                return Some(said);
             }
             let mut buffer = [0; 4096];
             match self.stream.read(&mut buffer) {
-                Ok(0) => return Said::Closed,
+                Ok(0) => return Some(Said::Closed),
                 Ok(read) => self.received.extend_from_slice(&buffer[..read]),
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Said::Closed,
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Some(Said::Closed),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return None,
                 Err(error) => panic!("nothing from the host: {error}"),
             }
         }
