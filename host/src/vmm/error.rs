@@ -72,17 +72,16 @@ mod tests {
 
     #[test]
     fn only_a_refusal_is_for_ever_and_only_silence_leaves_a_command_open() {
-        let all: [(fn(String) -> VmmError, bool, bool); 6] = [
-            (VmmError::Unreachable, true, true),
-            (VmmError::Timeout, true, true),
-            (VmmError::NotYet, true, false),
-            (VmmError::Refused, false, false),
-            (VmmError::Unsupported, false, false),
-            (VmmError::Protocol, true, true),
-        ];
-        for (make, transient, open) in all {
-            let error = make("text".into());
-            assert_eq!((error.is_transient(), error.is_open(), error.to_string()), (transient, open, "text".into()));
+        for (error, transient, open) in [
+            (VmmError::Unreachable("text".into()), true, true),
+            (VmmError::Timeout("text".into()), true, true),
+            (VmmError::NotYet("text".into()), true, false),
+            (VmmError::Refused("text".into()), false, false),
+            (VmmError::Unsupported("text".into()), false, false),
+            (VmmError::Protocol("text".into()), true, true),
+        ] {
+            assert_eq!((error.is_transient(), error.is_open()), (transient, open), "{}", error.kind());
+            assert_eq!(error.to_string(), "text");
         }
     }
 

@@ -70,8 +70,8 @@ mod tests {
             (VmmError::Unreachable(text()), 5_000_000, 6_249_999),
             (VmmError::Protocol(text()), 5_000_000, 6_249_999),
             (VmmError::NotYet(text()), 2_000_000, 2_499_999),
-            (VmmError::Refused(text()), 60_000_000, 74_999_996),
-            (VmmError::Unsupported(text()), 60_000_000, 74_999_996),
+            (VmmError::Refused(text()), 60_000_000, 74_999_999),
+            (VmmError::Unsupported(text()), 60_000_000, 74_999_999),
         ] {
             for (chance, wait) in [(0, least), (u32::MAX, most)] {
                 retry.failed(one, &error, at(100), chance);
