@@ -119,6 +119,9 @@ impl Publisher {
 
     fn write(&mut self, slot: &Arc<Slot>, change: bool) -> Wish {
         let (shared, now) = (&self.shared, self.shared.now());
+        if shared.hand.awaits(now) && slot.look(|core| core.instance.sampled.is_none()) {
+            return Wish::NotNow;
+        }
         if change {
             let shows = slot.with(shared, |core| (!core.removed).then(|| core.pace.change_shows(now)));
             match shows {

@@ -19,13 +19,14 @@
 use super::shared::Shared;
 use super::writer::LogJob;
 use crate::lock::{self, Lock, LockError};
+use crate::model::{Now, SECOND_US};
 use crate::unix_http;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Request, StatusCode};
 use informant_wire::host_to_guest::ByeReason;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, oneshot, watch};
@@ -47,6 +48,8 @@ const SPREAD_BURST: usize = 16;
 const SPREAD_PAUSE: Duration = Duration::from_millis(2);
 /// What waits in a listener's queue at the end is taken and told to come again.
 const LAST_CONNECTIONS: Duration = Duration::from_millis(100);
+/// So long a guest may take to come over before its status says that it has not.
+const AWAIT_US: u64 = 3 * SECOND_US;
 /// Largest answer of an owner.
 const MAX_ANSWER: usize = 4096;
 
@@ -61,6 +64,8 @@ pub(super) struct Hand {
     round: AtomicUsize,
     /// Calls to VMMs under way.
     acting: AtomicUsize,
+    /// When it took over, microseconds; 0: it followed nobody.
+    owned_us: AtomicU64,
     /// It is to go.
     pub(super) go: Notify,
 }
@@ -73,6 +78,7 @@ impl Hand {
             yields: AtomicBool::new(false),
             round: AtomicUsize::new(0),
             acting: AtomicUsize::new(0),
+            owned_us: AtomicU64::new(0),
             go: Notify::new(),
         }
     }
@@ -86,6 +92,13 @@ impl Hand {
     pub(super) async fn until_owned(&self) {
         let mut owns = self.owns.subscribe();
         let _never_dropped = owns.wait_for(|owns| *owns).await;
+    }
+
+    /// Whether guests may still be on their way from the daemon before: what that one wrote of them last says more than
+    /// that they are not here yet.
+    pub(super) fn awaits(&self, now: Now) -> bool {
+        let owned_us = self.owned_us.load(Ordering::Relaxed);
+        owned_us > 0 && now.mono_us.saturating_sub(owned_us) < AWAIT_US
     }
 
     /// Whether it stores nothing and begins nothing any more.
@@ -228,6 +241,7 @@ pub(super) async fn own(shared: &Shared) -> Result<Lock, TakeOverError> {
             None => sleep(Duration::from_millis(5)).await,
         }
     };
+    shared.hand.owned_us.store(shared.now().mono_us.max(1), Ordering::Relaxed);
     shared.hand.owns.send_replace(true);
     let _writer_gone = shared.writers.logs.send(LogJob::Owned).await;
     Ok(lock)

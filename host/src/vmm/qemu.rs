@@ -4,6 +4,9 @@
 //! The socket should be a monitor of our own (`-qmp unix:PATH,server=on,wait=off`): QEMU serves one client on each, and
 //! each operation here is a connection. CPUs present at boot cannot be taken away. A CPU that was asked to leave counts
 //! as there until QEMU's list says otherwise; a guest may ignore the request, and then it may be made anew later.
+//!
+//! Tried: QEMU 7.2 without KVM aborts (its heap is corrupted) when a CPU is plugged after another one left, whoever asks
+//! and whichever the slot. Memory comes and goes as often as one likes.
 
 use super::bounds::{Capabilities, CpuRange, MemoryRange};
 use super::error::VmmError;

@@ -16,11 +16,11 @@ const YOUNG_MS: u64 = 3000;
 const INSTANCES: usize = 8;
 
 /// An agent as real ones are: a sample every 100 ms, an event every second, back at once when it is told to.
-fn live(path: &Path, stop: &AtomicBool, events: &AtomicU64) -> u64 {
+fn live(path: &Path, boot: u8, stop: &AtomicBool, events: &AtomicU64) -> u64 {
     let (mut sessions, mut boot_s, mut next_event) = (0, 100, 1);
     while !stop.load(Ordering::Relaxed) {
         let mut guest = Guest::connect(path);
-        guest.hello(Who { stream: 7, ..AGENT });
+        guest.hello(Who { boot, ..AGENT });
         let last_event = match guest.hear() {
             Said::Welcome { last_event, .. } => last_event,
             Said::Refused { permanent: false, .. } | Said::Closed => continue,
@@ -110,9 +110,10 @@ fn guests_and_readers_notice_nothing_but_a_new_session() {
         let agents: Vec<_> = paths
             .iter()
             .zip(&acked)
-            .map(|(path, acked)| {
+            .zip(1..)
+            .map(|((path, acked), boot)| {
                 let stop = &stop;
-                scope.spawn(move || live(path, stop, acked))
+                scope.spawn(move || live(path, boot, stop, acked))
             })
             .collect();
         for name in &names {
