@@ -3,6 +3,7 @@
 
 use crate::frame::{DecodeError, EncodeError, decode, encode, kind};
 use crate::limits::MAX_EVENT_BODY;
+use crate::scale::AdvisorFault;
 use serde::{Deserialize, Serialize};
 
 /// What happened. The body's form belongs to the kind and never changes.
@@ -52,6 +53,8 @@ event_kinds! {
     10 CLOCK_STEPPED "clock_stepped";
     /// The agent was told to end and ends; empty body.
     11 AGENT_STOPPING "agent_stopping";
+    /// Something that should advise on scaling did not, or may not; body [`AdvisorFailed`].
+    12 ADVISOR_FAILED "advisor_failed";
 }
 
 /// Guest to host.
@@ -133,6 +136,15 @@ pub struct Changed {
 pub struct ClockStepped {
     /// How far the wall clock moved beyond the boot clock, microseconds; negative: backwards.
     pub step_us: i64,
+}
+
+/// Body of [`EventKind::ADVISOR_FAILED`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdvisorFailed<'a> {
+    /// What it did.
+    pub what: AdvisorFault,
+    /// Its file's name, or the name of its Hello; at most 64 bytes.
+    pub name: &'a str,
 }
 
 #[cfg(test)]

@@ -179,6 +179,20 @@ codes! {
     }
 }
 
+codes! {
+    /// What is wrong with an advisor. None of these is a voice: it decides nothing.
+    AdvisorFault {
+        /// It did not answer in time, or is not heard any more.
+        1 SILENT "silent";
+        /// It ended without an answer.
+        2 CRASHED "crashed";
+        /// It is not called: its file, or the directory, is not what the agent may trust.
+        3 REFUSED "refused";
+        /// It is not called: there are too many.
+        4 LEFT_OUT "left_out";
+    }
+}
+
 /// Guest to host: decide no more. The host finishes what it has begun, asks nothing new, and answers within 5 s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Suspend {

@@ -2,7 +2,7 @@
 
 use super::status::{EventLine, Stamp};
 use crate::model::instance::Facts;
-use informant_wire::event::{AgentStarted, Changed, ClockStepped, Dropped, Event, EventKind, RateChanged, SchemaCut};
+use informant_wire::event::{AdvisorFailed, AgentStarted, Changed, ClockStepped, Dropped, Event, EventKind, RateChanged, SchemaCut};
 use informant_wire::frame::decode;
 use informant_wire::hello::PeerKind;
 use informant_wire::id::{BootId, StreamId};
@@ -75,6 +75,11 @@ fn readable(event: &Event<'_>) -> Option<Value> {
             let body: Changed = decode(bytes).ok()?;
             json!({ "old_bytes": body.old, "new_bytes": body.new })
         }
+        EventKind::ADVISOR_FAILED => {
+            let body: AdvisorFailed<'_> = decode(bytes).ok()?;
+            let what = body.what.name().map_or_else(|| format!("unknown({})", body.what.0), Into::into);
+            json!({ "what": what, "advisor": body.name })
+        }
         EventKind::CLOCK_STEPPED => json!({ "step_us": decode::<ClockStepped>(bytes).ok()?.step_us }),
         _ => return None,
     })
@@ -108,6 +113,17 @@ fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_wrong_with_an_advisor_is_told_by_name_or_number() {
+        let told = |body| {
+            let kind = EventKind::ADVISOR_FAILED;
+            readable(&Event { sequence: 1, boot_time_us: 0, kind, body })
+        };
+        assert_eq!(told(b"\x01\x08postgres"), Some(json!({"what": "silent", "advisor": "postgres"})));
+        assert_eq!(told(b"\xe8\x07\x00"), Some(json!({"what": "unknown(1000)", "advisor": ""})));
+        assert_eq!(told(b"\x01\x08post"), None);
+    }
 
     #[test]
     fn names_that_differ_stay_distinct() {
