@@ -4,12 +4,14 @@
 //! in it blocks; what could (statvfs) has its own thread in the collectors. No allocation in a wake-up in which
 //! neither subjects nor connections change.
 
+use crate::advise::Advice;
 use crate::clock::{self, Timer};
 use crate::collect::Sensors;
 use crate::control::Door;
 use crate::hosts::{Context as HostContext, Hosts};
 use crate::link::dialler::Dialler;
 use crate::link::session::Origin;
+use crate::local::desk::Desk;
 use crate::outbox::Outbox;
 use crate::own::Own;
 use crate::pace::{Governor, Pace};
@@ -44,6 +46,10 @@ pub struct Agent {
     pub dialler: Option<Dialler>,
     /// Where hosts come in.
     pub doors: Vec<Door>,
+    /// Advisors and the local socket.
+    pub advice: Advice,
+    /// What they advise.
+    pub desk: Box<dyn Desk>,
     /// The loop's timer.
     pub timer: Timer,
     /// SIGTERM and SIGINT.
@@ -98,6 +104,10 @@ impl Agent {
                 serve_again: false,
             },
         );
+        let outbox = &mut self.outbox;
+        if self.advice.poll(cx, &mut *self.desk, &mut |kind, body| outbox.append(kind, now_us, body), now_us) {
+            cx.waker().wake_by_ref();
+        }
         if self.is_over(cx, now_us) {
             return Poll::Ready(Ok(()));
         }
@@ -141,7 +151,8 @@ impl Agent {
         let stopping = self.stopping_us.map(|since_us| {
             if clock::boot_us() < since_us + STOPPING_US { since_us + STOPPING_US } else { since_us + 2 * STOPPING_US }
         });
-        let others = doors.chain(dialler).chain(stopping).chain(self.hosts.deadline_us()).min();
+        let others =
+            doors.chain(dialler).chain(stopping).chain(self.hosts.deadline_us()).chain(self.advice.deadline_us()).min();
         others.unwrap_or(u64::MAX).min(self.pace.next_us())
     }
 

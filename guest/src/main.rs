@@ -1,7 +1,8 @@
-//! Entry point: arguments, one command, its errors as exit codes. 0 done, 1 failed, 2 not understood.
+//! Entry point: arguments, one command, its errors as exit codes. 0 done, 1 failed, 2 not understood; see
+//! `demand` for its own.
 
 use informant_guest::args::{self, ArgsError, Command, Surroundings};
-use informant_guest::{doctor, run, sample};
+use informant_guest::{demand, doctor, run, sample};
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -33,6 +34,13 @@ fn carry_out(command: Command) -> Result<ExitCode, String> {
             let args::Sample { root, count, interval, cgroup } = options;
             sample::run(&root, count.into(), interval, cgroup.as_deref(), &mut out, &mut |warning| complain(warning))
                 .map_err(|error| format!("sample: {error}"))?;
+        }
+        Command::Demand(options) => {
+            let code = demand::run(&options, &mut out).unwrap_or_else(|error| {
+                complain(&format_args!("demand: {error}"));
+                demand::NO_ANSWER
+            });
+            return Ok(ExitCode::from(code));
         }
         Command::Doctor { root } => {
             let fine = doctor::run(&root, &mut out).map_err(|error| format!("doctor: {error}"))?;

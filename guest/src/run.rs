@@ -1,5 +1,6 @@
 //! `informant-guest run`: builds the agent, makes the process hard to starve, and runs until it is told to end.
 
+use crate::advise::Advice;
 use crate::agent::Agent;
 use crate::args::{HostLink, Run};
 use crate::clock::{self, Timer};
@@ -10,6 +11,7 @@ use crate::kfile::Files;
 use crate::link::Address;
 use crate::link::dialler::Dialler;
 use crate::link::session::Origin;
+use crate::local::desk::Vacant;
 use crate::outbox::Outbox;
 use crate::own::Own;
 use crate::pace::{Governor, Pace};
@@ -90,6 +92,7 @@ pub fn build(options: &Run, timer: Timer, signals: AsyncFd<SignalFd>) -> Agent {
         doors.push(Door::new(address.clone(), Origin::Control, admit_loopback));
     }
     let config = Config { root: options.root.clone(), cgroup: options.cgroup.clone(), all_fresh: false };
+    let advice = Advice::new(options.local.clone(), options.advisors.clone(), &identity.name);
     Agent {
         sensors: Sensors::new(&config),
         pace: Pace::new(options.interval, now_us),
@@ -99,6 +102,8 @@ pub fn build(options: &Run, timer: Timer, signals: AsyncFd<SignalFd>) -> Agent {
         hosts: Hosts::new(identity),
         dialler,
         doors,
+        advice,
+        desk: Box::new(Vacant),
         timer,
         signals,
         newest: None,

@@ -1,10 +1,11 @@
 //! Arguments, environment and kernel command line: which one counts, and what is said of a wrong one.
 
-use informant_guest::args::{ArgsError, Command, HostLink, Run, Surroundings, parse};
+use informant_guest::args::{ArgsError, Command, Demand, HostLink, Run, Surroundings, parse};
 use informant_guest::link::Address;
+use informant_wire::size::{Bytes, MilliCpu};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 fn parsed(arguments: &str, variables: &[(&str, &str)], kernel: &str) -> Result<Command, ArgsError> {
@@ -84,6 +85,53 @@ fn who_dials_is_decided_at_one_place() {
 }
 
 #[test]
+fn where_processes_of_the_vm_are_heard() {
+    let local = |arguments, variables: &[_], kernel| run_with(arguments, variables, kernel).local;
+    assert_eq!(local("", &[], ""), Some(PathBuf::from("/run/informant/agent.sock")));
+    assert_eq!(local("--state /s", &[], ""), Some(PathBuf::from("/s/agent.sock")));
+    assert_eq!(local("--local /a", &[("INFORMANT_LOCAL", "off")], ""), Some(PathBuf::from("/a")));
+    assert_eq!(local("", &[], "informant.local=off"), None);
+    assert_eq!(run_with("", &[], "").advisors, Path::new("/etc/informant/advisors.d"));
+    assert_eq!(run_with("", &[("INFORMANT_ADVISORS", "/x")], "").advisors, Path::new("/x"));
+}
+
+#[test]
+fn amounts_of_a_demand() {
+    let demand = |arguments: &str| match parsed(&format!("demand {arguments}"), &[], "") {
+        Ok(Command::Demand(demand)) => demand,
+        other => panic!("{other:?}"),
+    };
+    let plain = Demand {
+        cpu: None,
+        memory: Some(Bytes::gib(2)),
+        disk: None,
+        urgency: 50,
+        wait: None,
+        socket: PathBuf::from("/run/informant/agent.sock"),
+    };
+    assert_eq!(demand("--memory 2GiB"), plain);
+    let minute = Some(Duration::from_secs(60));
+    assert_eq!(demand("--wait --memory 2GiB"), Demand { wait: minute, ..demand("--memory 2GiB") });
+    let all = demand("--cpu 500m --disk /d=a=20GiB --urgency 100 --wait=5 --socket /s");
+    assert_eq!((all.cpu, all.disk), (Some(MilliCpu(500)), Some((b"/d=a".to_vec(), Bytes::gib(20)))));
+    assert_eq!((all.urgency, all.wait, all.socket), (100, Some(Duration::from_secs(5)), PathBuf::from("/s")));
+    for (arguments, why) in [
+        ("", "demand: nothing is asked for; give --memory, --cpu or --disk"),
+        ("--wait", "demand: nothing is asked for; give --memory, --cpu or --disk"),
+        ("--memory 2GB", "--memory: '2GB' is no size; write 2GiB, 1536MiB or plain bytes"),
+        ("--cpu two", "--cpu: 'two' is no CPU; write 2, 1.5 or 500m"),
+        ("--disk 20GiB", "--disk: '20GiB' is not MOUNT=SIZE"),
+        ("--disk data=20GiB", "--disk: 'data=20GiB' names no mount point; an absolute path of at most 255 bytes"),
+        ("--disk /data=x", "--disk: '/data=x' is no size; write 2GiB, 1536MiB or plain bytes"),
+        ("--cpu 1 --urgency 101", "--urgency: '101' is no urgency; 0 to 100"),
+        ("--cpu 1 --wait=0", "--wait: '0' is no number of seconds; 1 to 86400"),
+        ("--cpu 1 --wait 5", "demand: unexpected argument '5'"),
+    ] {
+        assert_eq!(complaint(&format!("demand {arguments}")), why);
+    }
+}
+
+#[test]
 fn times_from_100_milliseconds_to_an_hour() {
     for (text, ms) in [("100ms", 100), ("500ms", 500), ("1s", 1000), ("2m", 120_000), ("1h", 3_600_000)] {
         assert_eq!(run_with(&format!("--interval {text}"), &[], "").interval, Duration::from_millis(ms));
@@ -141,11 +189,20 @@ fn help_lists_every_option_of_a_command_and_no_other() {
         Ok(Command::Help(text)) => text,
         other => panic!("{other:?}"),
     };
-    for option in ["connect", "listen", "control", "root", "interval", "cgroup", "name", "state", "log"] {
+    for option in
+        ["connect", "listen", "control", "root", "interval", "cgroup", "name", "state", "local", "advisors", "log"]
+    {
         assert!(help("run --help").contains(&format!("  --{option} ")), "{option}");
     }
     assert!(help("sample -h").contains("--count N") && !help("sample -h").contains("--connect"));
-    for text in [help("--help"), help("help"), help("run --help"), help("sample --help"), help("doctor --help")] {
+    for text in [
+        help("--help"),
+        help("help"),
+        help("run --help"),
+        help("sample --help"),
+        help("doctor --help"),
+        help("demand --help"),
+    ] {
         assert!(text.lines().all(|line| line.len() <= 100) && text.ends_with('\n'));
     }
     for command in ["run", "doctor", "sample"] {

@@ -102,6 +102,8 @@ fn a_steady_wake_up_allocates_nothing() {
         cgroup: None,
         name: None,
         state: place.path().join("state"),
+        local: Some(place.path().join("agent.sock")),
+        advisors: place.path().join("advisors.d"),
         log: tracing::level_filters::LevelFilter::INFO,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();

@@ -4,10 +4,12 @@
 //! `informant.name=VALUE` on the kernel command line (only when the root is the running system's), the default.
 //! Nothing here opens a socket or starts anything.
 
+mod amount;
 mod table;
 
 use crate::link::Address;
-use informant_wire::limits::MAX_PEER_NAME;
+use informant_wire::limits::{MAX_NAME, MAX_PEER_NAME};
+use informant_wire::size::{Bytes, MilliCpu};
 use informant_wire::{CONTROL_PORT, HOST_PORT};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -27,6 +29,8 @@ pub enum Command {
     Run(Run),
     /// Print samples.
     Sample(Sample),
+    /// Ask the host for more.
+    Demand(Demand),
     /// Say what this image lacks.
     Doctor {
         /// The tree to look at.
@@ -55,6 +59,10 @@ pub struct Run {
     pub name: Option<String>,
     /// Where the event outbox lives.
     pub state: PathBuf,
+    /// Where processes of this VM are heard; `None` for nowhere.
+    pub local: Option<PathBuf>,
+    /// The directory of advisors.
+    pub advisors: PathBuf,
     /// The least important log lines that are written.
     pub log: tracing::level_filters::LevelFilter,
 }
@@ -81,11 +89,28 @@ pub struct Sample {
     pub cgroup: Option<PathBuf>,
 }
 
+/// Options of `demand`. One of the amounts is there at least.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// CPU of the VM in all.
+    pub cpu: Option<MilliCpu>,
+    /// Memory of the VM in all.
+    pub memory: Option<Bytes>,
+    /// A mount point, at most 255 bytes, and the size of its file system.
+    pub disk: Option<(Vec<u8>, Bytes)>,
+    /// 0 to 100.
+    pub urgency: u8,
+    /// How long to wait until it is there; `None`: for the first answer.
+    pub wait: Option<Duration>,
+    /// Where the agent hears.
+    pub socket: PathBuf,
+}
+
 /// A command line that can not be carried out.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ArgsError {
     /// No command was named.
-    #[error("no command; one of run, sample, doctor is needed (--help lists them)")]
+    #[error("no command; one of run, sample, demand, doctor is needed (--help lists them)")]
     NoCommand,
     /// A command that does not exist.
     #[error("unknown command '{name}'{}", suggestion("", .near))]
@@ -134,6 +159,9 @@ pub enum ArgsError {
     /// `--connect` and `--listen` at the same place.
     #[error("--connect and --listen exclude each other: either the agent dials or the host does")]
     BothWays,
+    /// `demand` without an amount.
+    #[error("demand: nothing is asked for; give --memory, --cpu or --disk")]
+    NothingWanted,
 }
 
 fn suggestion(dashes: &str, near: &Option<&'static str>) -> String {
@@ -230,7 +258,10 @@ pub fn parse(surroundings: &Surroundings<'_>) -> Result<Command, ArgsError> {
                     return Err(unknown(command, &lexopt::Arg::Long(name), known.chain(["help"])));
                 };
                 let missing = ArgsError::Missing { name: spec.name, value: spec.value };
-                let value = parser.value().map_err(|_| missing)?;
+                let value = match spec.alone {
+                    Some(alone) => parser.optional_value().unwrap_or_else(|| alone.into()),
+                    None => parser.value().map_err(|_| missing)?,
+                };
                 given.retain(|earlier: &Given| earlier.spec.name != spec.name);
                 given.push(Given { spec, source: Source::Argument, value });
             }
@@ -314,6 +345,14 @@ fn build(command: &str, given: &[Given]) -> Result<Command, ArgsError> {
                 Some(control) => Some(control.address(Address::parse_listen)?),
                 None => over_vsock.then_some(Address::Vsock { cid: None, port: CONTROL_PORT }),
             };
+            let state = find("state").map_or_else(|| Ok(PathBuf::from("/run/informant")), Given::path)?;
+            let local = match find("local") {
+                Some(local) if local.value == "off" => None,
+                Some(local) => Some(local.path()?),
+                None => Some(state.join("agent.sock")),
+            };
+            let advisors =
+                find("advisors").map_or_else(|| Ok(PathBuf::from("/etc/informant/advisors.d")), Given::path)?;
             Command::Run(Run {
                 host,
                 control,
@@ -321,7 +360,9 @@ fn build(command: &str, given: &[Given]) -> Result<Command, ArgsError> {
                 interval: interval()?,
                 cgroup: cgroup()?,
                 name: find("name").map(name).transpose()?,
-                state: find("state").map_or_else(|| Ok(PathBuf::from("/run/informant")), Given::path)?,
+                state,
+                local,
+                advisors,
                 log: find("log").map_or(Ok(tracing::level_filters::LevelFilter::INFO), log_level)?,
             })
         }
@@ -332,8 +373,42 @@ fn build(command: &str, given: &[Given]) -> Result<Command, ArgsError> {
             })?;
             Command::Sample(Sample { root, count, interval: interval()?, cgroup: cgroup()? })
         }
+        "demand" => Command::Demand(demand(&find)?),
         _ => Command::Doctor { root },
     })
+}
+
+fn demand<'a>(find: &dyn Fn(&str) -> Option<&'a Given>) -> Result<Demand, ArgsError> {
+    let cpu = |given: &Given| amount::cpu(given.text()?).ok_or_else(|| given.error("is no CPU; write 2, 1.5 or 500m"));
+    let memory = |given: &Given| amount::bytes(given.text()?).ok_or_else(|| given.error(NO_SIZE));
+    let seconds = |given: &Given| match given.text()?.parse() {
+        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
+        _ => Err(given.error("is no number of seconds; 1 to 86400")),
+    };
+    let urgency = |given: &Given| match given.text()?.parse() {
+        Ok(urgency @ 0..=100) => Ok(urgency),
+        _ => Err(given.error("is no urgency; 0 to 100")),
+    };
+    let demand = Demand {
+        cpu: find("cpu").map(cpu).transpose()?,
+        memory: find("memory").map(memory).transpose()?,
+        disk: find("disk").map(disk).transpose()?,
+        urgency: find("urgency").map_or(Ok(50), urgency)?,
+        wait: find("wait").map(seconds).transpose()?,
+        socket: find("socket").map_or_else(|| Ok(PathBuf::from("/run/informant/agent.sock")), Given::path)?,
+    };
+    let wants = demand.cpu.is_some() || demand.memory.is_some() || demand.disk.is_some();
+    if wants { Ok(demand) } else { Err(ArgsError::NothingWanted) }
+}
+
+const NO_SIZE: &str = "is no size; write 2GiB, 1536MiB or plain bytes";
+
+fn disk(given: &Given) -> Result<(Vec<u8>, Bytes), ArgsError> {
+    let (mount, size) = given.text()?.rsplit_once('=').ok_or_else(|| given.error("is not MOUNT=SIZE"))?;
+    if !mount.starts_with('/') || mount.len() > MAX_NAME {
+        return Err(given.error("names no mount point; an absolute path of at most 255 bytes"));
+    }
+    Ok((mount.into(), amount::bytes(size).ok_or_else(|| given.error(NO_SIZE))?))
 }
 
 fn host_link(connect: Option<&Given>, listen: Option<&Given>) -> Result<HostLink, ArgsError> {

@@ -3,6 +3,7 @@
 pub(super) const RUN: u8 = 1;
 pub(super) const SAMPLE: u8 = 2;
 pub(super) const DOCTOR: u8 = 4;
+pub(super) const DEMAND: u8 = 8;
 
 pub(super) struct Spec {
     pub(super) name: &'static str,
@@ -11,16 +12,19 @@ pub(super) struct Spec {
     pub(super) of: u8,
     /// Whether environment and kernel command line may give it.
     pub(super) anywhere: bool,
+    /// What the option alone means; `None`: a value is needed. Such a value stands behind `=` only.
+    pub(super) alone: Option<&'static str>,
     help: &'static str,
 }
 
 /// Every option, in the order of the help texts.
-pub(super) const OPTIONS: [Spec; 10] = [
+pub(super) const OPTIONS: [Spec; 18] = [
     Spec {
         name: "connect",
         value: "ADDRESS",
         of: RUN,
         anywhere: true,
+        alone: None,
         help: "Dial the host there: vsock:CID:PORT or unix:PATH [default: vsock:2:5252]",
     },
     Spec {
@@ -28,6 +32,7 @@ pub(super) const OPTIONS: [Spec; 10] = [
         value: "ADDRESS",
         of: RUN,
         anywhere: true,
+        alone: None,
         help: "Wait for the host to dial instead: vsock:PORT or unix:PATH",
     },
     Spec {
@@ -35,6 +40,7 @@ pub(super) const OPTIONS: [Spec; 10] = [
         value: "ADDRESS",
         of: RUN,
         anywhere: true,
+        alone: None,
         help: "Accept further host sessions there: vsock:PORT, unix:PATH or off\n\
                [default: vsock:1022 when the host is reached over vsock, else off]",
     },
@@ -43,6 +49,7 @@ pub(super) const OPTIONS: [Spec; 10] = [
         value: "DIR",
         of: RUN | SAMPLE | DOCTOR,
         anywhere: true,
+        alone: None,
         help: "Read DIR/proc and DIR/sys instead of the running system's; no link\n\
                leads out of DIR [default: /]",
     },
@@ -51,14 +58,16 @@ pub(super) const OPTIONS: [Spec; 10] = [
         value: "TIME",
         of: RUN | SAMPLE,
         anywhere: true,
+        alone: None,
         help: "From one sample to the next, 100ms to 1h: 500ms, 1s, 2m [default: 1s]",
     },
-    Spec { name: "count", value: "N", of: SAMPLE, anywhere: false, help: "How many samples [default: 1]" },
+    Spec { name: "count", value: "N", of: SAMPLE, anywhere: false, alone: None, help: "How many samples [default: 1]" },
     Spec {
         name: "cgroup",
         value: "PATH",
         of: RUN | SAMPLE,
         anywhere: true,
+        alone: None,
         help: "Watch this cgroup, relative to the cgroup2 mount, and its children\n\
                first [default: none, the VM as a whole]",
     },
@@ -67,6 +76,7 @@ pub(super) const OPTIONS: [Spec; 10] = [
         value: "NAME",
         of: RUN,
         anywhere: true,
+        alone: None,
         help: "A name for people, at most 64 bytes; the host never takes it for an\n\
                identity [default: the host name]",
     },
@@ -75,20 +85,90 @@ pub(super) const OPTIONS: [Spec; 10] = [
         value: "DIR",
         of: RUN,
         anywhere: true,
+        alone: None,
         help: "Keep undelivered events in DIR, on a tmpfs [default: /run/informant]",
+    },
+    Spec {
+        name: "local",
+        value: "PATH",
+        of: RUN,
+        anywhere: true,
+        alone: None,
+        help: "Hear processes of this VM (advisors, reporters, demand) at this unix\n\
+               socket, or off [default: agent.sock in the directory of --state]",
+    },
+    Spec {
+        name: "advisors",
+        value: "DIR",
+        of: RUN,
+        anywhere: true,
+        alone: None,
+        help: "Ask the executables in DIR before the VM becomes smaller: exit code 0\n\
+               for, 1 against, with a line why [default: /etc/informant/advisors.d]",
+    },
+    Spec {
+        name: "memory",
+        value: "SIZE",
+        of: DEMAND,
+        anywhere: false,
+        alone: None,
+        help: "Memory of the VM in all: 2GiB, 512MiB, or plain bytes",
+    },
+    Spec {
+        name: "cpu",
+        value: "N",
+        of: DEMAND,
+        anywhere: false,
+        alone: None,
+        help: "CPUs of the VM in all: 2, 1.5 or 500m",
+    },
+    Spec {
+        name: "disk",
+        value: "MOUNT=SIZE",
+        of: DEMAND,
+        anywhere: false,
+        alone: None,
+        help: "Size of the file system mounted there: /data=20GiB",
+    },
+    Spec {
+        name: "urgency",
+        value: "N",
+        of: DEMAND,
+        anywhere: false,
+        alone: None,
+        help: "From 0 (would be good) to 100 (fails without) [default: 50]",
+    },
+    Spec {
+        name: "wait",
+        value: "SECONDS",
+        of: DEMAND,
+        anywhere: false,
+        alone: Some("60"),
+        help: "--wait=SECONDS: ask again every second until the VM has it, 60 s with\n\
+               --wait alone [default: take the first answer]",
+    },
+    Spec {
+        name: "socket",
+        value: "PATH",
+        of: DEMAND,
+        anywhere: false,
+        alone: None,
+        help: "Where the agent hears [default: /run/informant/agent.sock]",
     },
     Spec {
         name: "log",
         value: "LEVEL",
         of: RUN,
         anywhere: true,
+        alone: None,
         help: "error, warn, info, debug or trace, on standard error [default: info]",
     },
 ];
 
-pub(super) const COMMANDS: [(&str, u8, &str); 3] = [
+pub(super) const COMMANDS: [(&str, u8, &str); 4] = [
     ("run", RUN, "Report this VM to its host until told to end (SIGTERM)"),
     ("sample", SAMPLE, "Print what the collectors see as JSON lines; opens no socket"),
+    ("demand", DEMAND, "Ask the host, through the agent, for more CPU, memory or disk"),
     ("doctor", DOCTOR, "Say what this image lacks and what would bring it; opens no socket"),
 ];
 
@@ -149,6 +229,16 @@ pub(super) fn command_help(command: &str, commands: u8) -> String {
         }
     }
     text.push_str(&format!("  {:<19} This text\n", "-h, --help"));
+    if commands == DEMAND {
+        text.push_str(
+            "\nWhat was answered is printed in a line. Exit codes: 0 granted, or with --wait there;\n\
+             1 denied, only in part, or at the maximum; 2 not understood; 3 no agent, or no\n\
+             answer in time. Amounts are totals: asking twice asks for no more.\n\n\
+             Examples:\n  informant-guest demand --memory 2GiB --wait\n  \
+             informant-guest demand --cpu 4 --urgency 80 --wait=300\n",
+        );
+        return text;
+    }
     let only_here = OPTIONS.iter().find(|spec| spec.of & commands != 0 && !spec.anywhere);
     let except = only_here.map(|spec| format!(" but --{}", spec.name)).unwrap_or_default();
     text.push_str(&format!(

@@ -6,10 +6,11 @@ use super::stream::Stream;
 use crate::reactor;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+use std::fs::DirBuilder;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::task::{Context, Poll, ready};
 use tokio::io::unix::AsyncFd;
@@ -29,7 +30,7 @@ pub enum Peer {
 pub enum Listener {
     /// AF_VSOCK.
     Vsock(AsyncFd<VsockListener>),
-    /// A socket file, mode 0600.
+    /// A socket file.
     Unix(AsyncFd<UnixListener>, SocketFile),
 }
 
@@ -54,8 +55,15 @@ impl Listener {
                     .map_err(|error| errno(&error))?;
                 reactor::register(listener).map(Self::Vsock).map_err(|error| errno(&error))
             }
-            Address::Unix(path) => bind_unix(path).map_err(|error| errno(&error)),
+            Address::Unix(path) => bind_unix(path, 0o600).map_err(|error| errno(&error)),
         }
+    }
+
+    /// Binds the socket of local processes, mode 0660; makes its directory. A set-group-id directory gives it its group.
+    pub fn bind_local(path: &Path) -> Result<Self, Errno> {
+        let directory = path.parent().unwrap_or_else(|| Path::new(""));
+        let made = DirBuilder::new().recursive(true).mode(0o755).create(directory);
+        made.and_then(|()| bind_unix(path, 0o660)).map_err(|error| errno(&error))
     }
 
     /// The next connection. An error is of that connection or of the process's limits, never a reason to end.
@@ -89,7 +97,7 @@ impl Listener {
     }
 }
 
-fn bind_unix(path: &Path) -> io::Result<Listener> {
+fn bind_unix(path: &Path, mode: u32) -> io::Result<Listener> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     if is_socket && nobody_listens(path) {
         std::fs::remove_file(path)?;
@@ -98,17 +106,23 @@ fn bind_unix(path: &Path) -> io::Result<Listener> {
     let file = SocketFile(path.to_owned());
     // Between bind and this another user could connect only if the directory lets him in; the session protocol
     // gives such a peer nothing but this VM's own figures.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     listener.set_nonblocking(true)?;
     Ok(Listener::Unix(reactor::register(listener)?, file))
 }
 
-/// Whether a connect is refused. Without blocking: a listener with a full backlog would hold a plain connect for ever.
+/// Whether a connect is refused.
 fn nobody_listens(path: &Path) -> bool {
+    connect_unix(path).err() == Some(Errno::ECONNREFUSED)
+}
+
+/// Connects without waiting: a listener with a full backlog would hold a plain connect for ever. The stream then
+/// blocks.
+pub fn connect_unix(path: &Path) -> Result<UnixStream, Errno> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let refused = || {
-        let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-        connect(socket.as_raw_fd(), &UnixAddr::new(path)?)
-    };
-    refused() == Err(Errno::ECONNREFUSED)
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    connect(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false).map_err(|error| errno(&error))?;
+    Ok(stream)
 }

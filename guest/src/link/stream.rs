@@ -2,7 +2,8 @@
 
 use crate::reactor;
 use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{MsgFlags, getsockopt, recv, send};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::task::{Context, Poll, ready};
@@ -16,6 +17,13 @@ impl Stream {
     /// Takes over a connected, non-blocking socket.
     pub fn new(socket: OwnedFd) -> io::Result<Self> {
         reactor::register(socket).map(Self)
+    }
+
+    /// User and group of the process that connected, where the family tells.
+    #[must_use]
+    pub fn credentials(&self) -> Option<(u32, u32)> {
+        let peer = getsockopt(self.0.get_ref(), PeerCredentials).ok()?;
+        Some((peer.uid(), peer.gid()))
     }
 
     /// Receives what is there; 0 at the end of the stream.
@@ -44,9 +52,14 @@ impl Stream {
         }
     }
 
+    /// Says a last word, if the kernel takes it at once.
+    pub fn send_last(&self, bytes: &[u8]) {
+        let _ = send(self.0.get_ref().as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL);
+    }
+
     /// Waits until a connect that was begun is decided.
     pub(super) fn poll_connected(&self, cx: &mut Context<'_>) -> Poll<Result<(), Errno>> {
-        use nix::sys::socket::{getsockopt, sockopt::SocketError};
+        use nix::sys::socket::sockopt::SocketError;
         let _writable = ready!(self.0.poll_write_ready(cx)).map_err(|_| Errno::EIO)?;
         Poll::Ready(match getsockopt(self.0.get_ref(), SocketError) {
             Ok(0) => Ok(()),

@@ -164,7 +164,8 @@ fn open_file(state: &Path) -> Result<(Flock<File>, Vec<u8>), OutboxError> {
         move |error| OutboxError::Io { path, error }
     };
     let path = state.join("outbox");
-    DirBuilder::new().recursive(true).mode(0o700).create(state).map_err(at(state))?;
+    // Others may look into it: the local socket is there, too. What is in it is not theirs to read.
+    DirBuilder::new().recursive(true).mode(0o755).create(state).map_err(at(state))?;
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
