@@ -1,5 +1,5 @@
 //! A wake-up of the whole loop in which neither subjects nor connections change allocates nothing: sample, encode,
-//! send, receive an acknowledgement.
+//! send, receive an acknowledgement, hear an advisor and acknowledge that.
 #![expect(unsafe_code, reason = "a counting allocator is an `unsafe impl GlobalAlloc`; it only counts and passes on")]
 
 use informant_guest::args::{HostLink, Run};
@@ -7,15 +7,16 @@ use informant_guest::clock::Timer;
 use informant_guest::link::Address;
 use informant_guest::{reactor, run};
 use informant_wire::frame::{Decoder, kind};
-use informant_wire::hello::{Role, Welcome};
+use informant_wire::guest_to_host::Heartbeat;
+use informant_wire::hello::{Capabilities, Hello, MAGIC, PeerKind, Role, Welcome};
 use informant_wire::host_to_guest::Ack;
-use informant_wire::id::{Challenge, ControllerId, SessionId};
+use informant_wire::id::{BootId, Challenge, ControllerId, Nonce, SessionId, StreamId};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -82,6 +83,48 @@ fn host(listener: UnixListener) {
     }
 }
 
+/// An advisor that shows that it lives, and reads what it is told, until the agent ends.
+fn advisor(path: &std::path::Path) {
+    let mut stream = loop {
+        match UnixStream::connect(path) {
+            Ok(stream) => break stream,
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let mut out = [0; 256];
+    let hello = Hello {
+        magic: MAGIC,
+        min_version: 1,
+        max_version: 1,
+        kind: PeerKind::ADVISOR,
+        name: "a",
+        boot_id: BootId([0; 16]),
+        nonce: Nonce([0; 16]),
+        stream: StreamId(0),
+        next_event: 1,
+        ticks_per_second: 0,
+        capabilities: Capabilities(0),
+        version: "",
+    };
+    let end = hello.encode(&mut out).unwrap();
+    stream.write_all(&out[..end]).unwrap();
+    let mut decoder = Decoder::new([0; 1024]);
+    let mut acks = 0;
+    while let Ok(count @ 1..) = stream.read(&mut out) {
+        let mut input = &out[..count];
+        while let Some(frame) = decoder.next(&mut input).unwrap() {
+            acks += u32::from(frame.kind == kind::ACK);
+        }
+        // Each is answered with an ack, a second after the one before.
+        let beat = Heartbeat { boot_time_us: 0, wall_time_us: 0, loop_lag_us: 0, sample_cost_us: 0 };
+        let end = beat.encode(&mut out).unwrap();
+        if stream.write_all(&out[..end]).is_err() {
+            break;
+        }
+    }
+    assert!(acks >= 5, "{acks} acks");
+}
+
 #[test]
 fn a_steady_wake_up_allocates_nothing() {
     let place = tempfile::tempdir().unwrap();
@@ -94,6 +137,11 @@ fn a_steady_wake_up_allocates_nothing() {
     let socket = place.path().join("host.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let served = std::thread::spawn(|| host(listener));
+    let local = place.path().join("agent.sock");
+    let advisor = {
+        let local = local.clone();
+        std::thread::spawn(move || advisor(&local))
+    };
     let options = Run {
         host: HostLink::Connect(Address::Unix(socket)),
         control: None,
@@ -102,7 +150,7 @@ fn a_steady_wake_up_allocates_nothing() {
         cgroup: None,
         name: None,
         state: place.path().join("state"),
-        local: Some(place.path().join("agent.sock")),
+        local: Some(local),
         advisors: place.path().join("advisors.d"),
         log: tracing::level_filters::LevelFilter::INFO,
     };
@@ -125,5 +173,6 @@ fn a_steady_wake_up_allocates_nothing() {
         assert_eq!(ALLOCATIONS.get() - at_start, 0);
     });
     drop(runtime);
+    advisor.join().unwrap();
     served.join().unwrap();
 }

@@ -5,16 +5,16 @@ use informant_wire::size::{Bytes, MilliCpu};
 /// Thousandths of a CPU from `2`, `1.5` or `500m`; more than none.
 pub(super) fn cpu(text: &str) -> Option<MilliCpu> {
     let milli = if let Some(milli) = text.strip_suffix('m') {
-        digits(milli)?
+        number(milli)?
     } else {
         let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
         let thousandths = match part.len() {
-            1 => digits(part)? * 100,
-            2 => digits(part)? * 10,
-            3 => digits(part)?,
+            1 => number(part)? * 100,
+            2 => number(part)? * 10,
+            3 => number(part)?,
             _ => return None,
         };
-        digits(whole)?.checked_mul(1000)?.checked_add(thousandths)?
+        number(whole)?.checked_mul(1000)?.checked_add(thousandths)?
     };
     u32::try_from(milli).ok().filter(|milli| *milli > 0).map(MilliCpu)
 }
@@ -22,7 +22,7 @@ pub(super) fn cpu(text: &str) -> Option<MilliCpu> {
 /// Bytes from whole B, KiB, MiB, GiB or TiB; more than none.
 pub(super) fn bytes(text: &str) -> Option<Bytes> {
     let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at_checked(end)?;
+    let (count, unit) = text.split_at_checked(end)?;
     let unit = match unit {
         "" | "B" => 1,
         "KiB" => Bytes::KIB,
@@ -31,11 +31,11 @@ pub(super) fn bytes(text: &str) -> Option<Bytes> {
         "TiB" => 1024 * Bytes::GIB,
         _ => return None,
     };
-    digits(number)?.checked_mul(unit).filter(|bytes| *bytes > 0).map(Bytes)
+    number(count)?.checked_mul(unit).filter(|bytes| *bytes > 0).map(Bytes)
 }
 
-/// `u64::from_str` would take a plus sign.
-fn digits(text: &str) -> Option<u64> {
+/// Decimal digits; `u64::from_str` would take a plus sign.
+pub(super) fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }
 

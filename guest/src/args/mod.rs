@@ -199,7 +199,13 @@ struct Given {
 }
 
 impl Given {
-    fn error(&self, why: impl Into<String>) -> ArgsError {
+    /// What is read of the value, or `why` not.
+    fn wants<T>(&self, read: impl FnOnce(&str) -> Option<T>, why: &'static str) -> Result<T, ArgsError> {
+        read(self.text()?).ok_or_else(|| self.error(why))
+    }
+
+    #[inline(never)]
+    fn error(&self, why: &str) -> ArgsError {
         let name = self.spec.name;
         let place = match self.source {
             Source::Argument => format!("--{name}"),
@@ -379,15 +385,15 @@ fn build(command: &str, given: &[Given]) -> Result<Command, ArgsError> {
 }
 
 fn demand<'a>(find: &dyn Fn(&str) -> Option<&'a Given>) -> Result<Demand, ArgsError> {
-    let cpu = |given: &Given| amount::cpu(given.text()?).ok_or_else(|| given.error("is no CPU; write 2, 1.5 or 500m"));
-    let memory = |given: &Given| amount::bytes(given.text()?).ok_or_else(|| given.error(NO_SIZE));
-    let seconds = |given: &Given| match given.text()?.parse() {
-        Ok(seconds @ 1..=86_400) => Ok(Duration::from_secs(seconds)),
-        _ => Err(given.error("is no number of seconds; 1 to 86400")),
+    let cpu = |given: &Given| given.wants(amount::cpu, "is no CPU; write 2, 1.5 or 500m");
+    let memory = |given: &Given| given.wants(amount::bytes, NO_SIZE);
+    let seconds = |given: &Given| {
+        let read = |text: &str| amount::number(text).filter(|seconds| (1..=86_400).contains(seconds));
+        given.wants(read, "is no number of seconds; 1 to 86400").map(Duration::from_secs)
     };
-    let urgency = |given: &Given| match given.text()?.parse() {
-        Ok(urgency @ 0..=100) => Ok(urgency),
-        _ => Err(given.error("is no urgency; 0 to 100")),
+    let urgency = |given: &Given| {
+        let read = |text: &str| amount::number(text).and_then(|n| u8::try_from(n).ok()).filter(|n| *n <= 100);
+        given.wants(read, "is no urgency; 0 to 100")
     };
     let demand = Demand {
         cpu: find("cpu").map(cpu).transpose()?,

@@ -240,11 +240,8 @@ fn serve(
 
 fn ended(peer: &mut Peer, end: &End, work: &mut Work<'_>) {
     let (asked, advises) = (peer.give_up(), peer.is_advisor());
-    match end {
-        End::Refused(_) | End::Framing(_) | End::BadFrames | End::Flooding | End::Stalled => {
-            tracing::warn!("process '{}' at the local socket: {end}", peer.name);
-        }
-        _ => tracing::debug!("process '{}' at the local socket: {end}", peer.name),
+    if !matches!(end, End::Closed | End::Bye | End::Broken(_)) {
+        tracing::warn!("process '{}' at the local socket: {end}", peer.name);
     }
     let fault = if *end == End::Silent { AdvisorFault::SILENT } else { AdvisorFault::CRASHED };
     match end {

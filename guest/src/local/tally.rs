@@ -86,16 +86,20 @@ impl Complaints {
 #[must_use]
 pub fn line<const N: usize>(bytes: &[u8]) -> heapless::String<N> {
     let mut text = heapless::String::new();
+    each_letter(bytes, &mut |letter| text.push(letter).is_ok());
+    text
+}
+
+fn each_letter(bytes: &[u8], take: &mut dyn FnMut(char) -> bool) {
     let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
     for chunk in first.trim_ascii().utf8_chunks() {
         let odd = (!chunk.invalid().is_empty()).then_some(char::REPLACEMENT_CHARACTER);
         for letter in chunk.valid().chars().map(|c| if c.is_control() { ' ' } else { c }).chain(odd) {
-            if text.push(letter).is_err() {
-                return text;
+            if !take(letter) {
+                return;
             }
         }
     }
-    text
 }
 
 #[cfg(test)]

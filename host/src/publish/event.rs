@@ -2,7 +2,9 @@
 
 use super::status::{EventLine, Stamp};
 use crate::model::instance::Facts;
-use informant_wire::event::{AdvisorFailed, AgentStarted, Changed, ClockStepped, Dropped, Event, EventKind, RateChanged, SchemaCut};
+use informant_wire::event::{
+    AdvisorFailed, AgentStarted, Changed, ClockStepped, Dropped, Event, EventKind, RateChanged, SchemaCut,
+};
 use informant_wire::frame::decode;
 use informant_wire::hello::PeerKind;
 use informant_wire::id::{BootId, StreamId};
