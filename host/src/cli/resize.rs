@@ -18,13 +18,12 @@ const STEP_DEADLINE: Duration = Duration::from_secs(120);
 /// Give a VM another number of CPUs or another amount of memory, and print each step on the way
 #[derive(Debug, clap::Args)]
 #[command(after_help = HELP)]
-#[group(id = "size", required = true, multiple = true, args = ["cpu", "memory"])]
 pub struct Args {
     /// The instance
     #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: String,
     /// CPUs: a number, or thousandths with an m (2, 1.5, 500m); rounded up to what the VMM can do
-    #[arg(long, value_name = "CPUS", value_parser = parse_cpu)]
+    #[arg(long, value_name = "CPUS", value_parser = parse_cpu, required_unless_present = "memory")]
     cpu: Option<MilliCpu>,
     /// Memory in all: 2GiB, 1536MiB; rounded up to the VMM's blocks
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

@@ -69,7 +69,7 @@ fn every_refusal_is_json() {
     send(&daemon, "POST /v1/daemon HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .read_to_string(&mut answer)
         .unwrap();
-    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.ends_with(r#"{"error":"only GET"}"#), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 405 ") && answer.ends_with(r#"{"error":"not by this method"}"#), "{answer}");
 }
 
 #[test]
