@@ -22,3 +22,4 @@ pub mod random;
 pub mod reactor;
 pub mod run;
 pub mod sample;
+pub mod scale;
