@@ -15,6 +15,7 @@ use crate::local::desk::Desk;
 use crate::outbox::Outbox;
 use crate::own::Own;
 use crate::pace::{Governor, Pace};
+use crate::scale::brain::Brain;
 use informant_wire::event::{EventKind, RateChanged};
 use informant_wire::host_to_guest::ByeReason;
 use informant_wire::limits::SCHEMA_EVERY_S;
@@ -42,6 +43,8 @@ pub struct Agent {
     pub outbox: Outbox,
     /// Connections and who this agent says it is.
     pub hosts: Hosts,
+    /// What this guest wants, and says to hosts that decide.
+    pub brain: Box<dyn Brain>,
     /// Dials the host; `None` when the host dials.
     pub dialler: Option<Dialler>,
     /// Where hosts come in.
@@ -100,6 +103,7 @@ impl Agent {
                 outbox: &mut self.outbox,
                 own: &mut self.own,
                 dialler: self.dialler.as_mut(),
+                brain: self.brain.as_mut(),
                 now_us,
                 serve_again: false,
             },
@@ -151,8 +155,8 @@ impl Agent {
         let stopping = self.stopping_us.map(|since_us| {
             if clock::boot_us() < since_us + STOPPING_US { since_us + STOPPING_US } else { since_us + 2 * STOPPING_US }
         });
-        let others =
-            doors.chain(dialler).chain(stopping).chain(self.hosts.deadline_us()).chain(self.advice.deadline_us()).min();
+        let hosts = self.hosts.deadline_us(self.brain.as_ref());
+        let others = doors.chain(dialler).chain(stopping).chain(hosts).chain(self.advice.deadline_us()).min();
         others.unwrap_or(u64::MAX).min(self.pace.next_us())
     }
 

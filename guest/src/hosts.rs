@@ -1,6 +1,8 @@
 //! Every connection to a host: the dialled one and those that came through a door. Moves bytes between sockets and
 //! sessions and carries out what sessions report. At most four sessions and four handshakes at a time.
 
+mod converse;
+
 use crate::clock;
 use crate::collect::Sensors;
 use crate::link::dialler::Dialler;
@@ -9,11 +11,15 @@ use crate::link::stream::Stream;
 use crate::outbox::Outbox;
 use crate::own::Own;
 use crate::random;
+use crate::scale::asking::Asking;
+use crate::scale::brain::Brain;
+use crate::scale::controllers::{Key, Registry};
 use informant_wire::hello::{Capabilities, Hello, MAGIC, PeerKind};
 use informant_wire::host_to_guest::ByeReason;
 use informant_wire::id::{BootId, Nonce, StreamId};
 use informant_wire::limits::MAX_HOST_SESSIONS;
 use informant_wire::sample::SampleHead;
+use informant_wire::scale::Epoch;
 use informant_wire::{MAX_VERSION, MIN_VERSION};
 use nix::errno::Errno;
 use std::task::{self, Poll};
@@ -52,6 +58,8 @@ pub struct Context<'a> {
     pub own: &'a mut Own,
     /// To be told of acknowledgements and ends.
     pub dialler: Option<&'a mut Dialler>,
+    /// What this guest wants, and says to hosts that decide.
+    pub brain: &'a mut dyn Brain,
     /// Boot time, microseconds.
     pub now_us: u64,
     /// Set when something is left to send on a connection that was served already.
@@ -60,6 +68,7 @@ pub struct Context<'a> {
 
 #[derive(Debug)]
 struct Host {
+    key: Key,
     stream: Stream,
     session: Session,
 }
@@ -70,6 +79,14 @@ pub struct Hosts {
     identity: Identity,
     hosts: Vec<Host>,
     received: Vec<u8>,
+    next_key: Key,
+    /// Which of them decides.
+    registry: Registry,
+    asking: Asking,
+    /// A demand is not looked for before, unless something else wakes the loop.
+    demand_from_us: u64,
+    /// Whose turn it was when that was last looked at.
+    turn: Option<(Key, Epoch)>,
     /// Whether the control door is open: Hello says so.
     pub listens: bool,
 }
@@ -79,7 +96,17 @@ impl Hosts {
     #[must_use]
     pub fn new(identity: Identity) -> Self {
         let hosts = Vec::with_capacity(MAX_HOST_SESSIONS + MAX_GREETINGS);
-        Self { identity, hosts, received: vec![0; RECEIVE_BYTES], listens: false }
+        Self {
+            identity,
+            hosts,
+            received: vec![0; RECEIVE_BYTES],
+            next_key: Key::default(),
+            registry: Registry::new(),
+            asking: Asking::default(),
+            demand_from_us: 0,
+            turn: None,
+            listens: false,
+        }
     }
 
     /// Takes a new connection and greets it; one that is too many is closed.
@@ -90,8 +117,8 @@ impl Hosts {
             tracing::warn!("closed a connection: {MAX_GREETINGS} handshakes are under way already");
             return;
         }
-        let capabilities =
-            Capabilities(Capabilities::SAMPLES.0 | if self.listens { Capabilities::CONTROL.0 } else { 0 });
+        let control = if self.listens { Capabilities::CONTROL.0 } else { 0 };
+        let capabilities = Capabilities(Capabilities::SAMPLES.0 | Capabilities::SCALING.0 | control);
         let hello = Hello {
             magic: MAGIC,
             min_version: MIN_VERSION,
@@ -106,7 +133,9 @@ impl Hosts {
             capabilities,
             version: env!("CARGO_PKG_VERSION"),
         };
-        self.hosts.push(Host { stream, session: Session::new(origin, &hello, now_us) });
+        let key = self.next_key;
+        self.next_key = Key(key.0.wrapping_add(1));
+        self.hosts.push(Host { key, stream, session: Session::new(origin, &hello, now_us) });
     }
 
     /// Whether no connection is left.
@@ -153,13 +182,19 @@ impl Hosts {
 
     /// Says goodbye to all; false when that was done before. The goodbyes go out at the next poll.
     pub fn close_all(&mut self, reason: ByeReason, now_us: u64) -> bool {
-        self.hosts.iter_mut().fold(false, |any, host| host.session.close(reason, now_us) | any)
+        let registry = &mut self.registry;
+        self.hosts.iter_mut().fold(false, |any, host| {
+            registry.ended(host.key, now_us);
+            host.session.close(reason, now_us) | any
+        })
     }
 
     /// When to poll at the latest.
     #[must_use]
-    pub fn deadline_us(&self) -> Option<u64> {
-        self.hosts.iter().map(|host| host.session.deadline_us()).min()
+    pub fn deadline_us(&self, brain: &dyn Brain) -> Option<u64> {
+        let sessions = self.hosts.iter().map(|host| host.session.deadline_us());
+        let demand = self.asking.may_ask(&self.registry).map(|_| brain.demand_due_us().max(self.demand_from_us));
+        sessions.chain(self.registry.deadline_us()).chain(self.asking.deadline_us()).chain(demand).min()
     }
 
     /// Serves every connection.
@@ -175,9 +210,12 @@ impl Hosts {
             };
             // The last one moves here and is served next.
             let mut host = self.hosts.swap_remove(at);
-            context.own.unknown_frames += host.session.take_skipped_frames();
+            take_counts(&mut host.session, context.own);
+            let end = host.session.end_or(end);
+            self.registry.ended(host.key, context.now_us);
             self.ended(&host.session, &end, context);
         }
+        self.converse(context);
         if std::mem::take(&mut context.serve_again) {
             cx.waker().wake_by_ref();
         }
@@ -185,13 +223,14 @@ impl Hosts {
 
     fn serve(&mut self, at: usize, cx: &mut task::Context<'_>, context: &mut Context<'_>) -> Result<(), End> {
         self.receive(at, cx, context)?;
-        let Some(Host { stream, session }) = self.hosts.get_mut(at) else { return Ok(()) };
-        context.own.unknown_frames += session.take_skipped_frames();
+        let Some(Host { stream, session, .. }) = self.hosts.get_mut(at) else { return Ok(()) };
+        take_counts(session, context.own);
         session.check_deadlines(context.now_us)?;
         let feed = Feed {
             sensors: context.sensors,
             head: context.newest,
             outbox: context.outbox,
+            registry: &self.registry,
             now_us: context.now_us,
             wall_us: clock::wall_us(),
             sample_cost_us: u32::try_from(context.own.sample_cost_us).unwrap_or(u32::MAX),
@@ -223,6 +262,7 @@ impl Hosts {
                 Poll::Ready(Ok(count)) => count,
                 Poll::Ready(Err(error)) => return Err(broken(&error)),
             };
+            self.registry.heard(host.key, context.now_us);
             let received = std::mem::take(&mut self.received);
             let mut input = received.get(..count).unwrap_or_default();
             let result = self.take_notices(at, &mut input, context);
@@ -258,6 +298,7 @@ impl Hosts {
                         host.session.answer_proof(challenge, context.now_us);
                     }
                 }
+                notice => self.talked(at, &notice, context),
             }
         }
         Ok(())
@@ -273,7 +314,9 @@ impl Hosts {
             {
                 tracing::warn!("turned away host '{}': too many sessions", host.session.peer_name());
                 host.session.close(ByeReason::TOO_MANY, context.now_us);
+                return Ok(());
             }
+            self.register(at, context);
             return Ok(());
         }
         if last_event >= context.outbox.next_sequence() {
@@ -286,8 +329,10 @@ impl Hosts {
             } else if host.session.origin() == origin && host.session.is_streaming() {
                 // Only after the newcomer's handshake: an unfinished one replaces nobody.
                 context.serve_again |= host.session.close(ByeReason::REPLACED, context.now_us);
+                self.registry.ended(host.key, context.now_us);
             }
         }
+        self.register(at, context);
         Ok(())
     }
 
@@ -312,6 +357,7 @@ impl Hosts {
         self.identity.nonce = Nonce(random::bytes());
         context.outbox.move_to(StreamId(random::bits()));
         while let Some(host) = self.hosts.pop() {
+            self.registry.ended(host.key, context.now_us);
             if host.session.origin() == Origin::Dialled
                 && let Some(dialler) = &mut context.dialler
             {
@@ -319,6 +365,11 @@ impl Hosts {
             }
         }
     }
+}
+
+fn take_counts(session: &mut Session, own: &mut Own) {
+    own.unknown_frames += session.take_skipped_frames();
+    own.scaling.late_answers += session.take_late_answers();
 }
 
 fn broken(error: &std::io::Error) -> End {

@@ -25,6 +25,31 @@ pub struct Own {
     pub connects: u64,
     /// Frames skipped.
     pub unknown_frames: u64,
+    /// What was said about scaling.
+    pub scaling: Scaling,
+}
+
+/// Counts of the scaling conversation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scaling {
+    /// Demands asked.
+    pub demands: u64,
+    /// Of these, not answered in time or in the host's turn.
+    pub demands_unanswered: u64,
+    /// Of these, answered, by [`DemandOutcome`]; the first for those that this version does not know.
+    ///
+    /// [`DemandOutcome`]: informant_wire::scale::DemandOutcome
+    pub demands_answered: [u64; 8],
+    /// Commands of hosts that were carried out.
+    pub commands: u64,
+    /// Commands of hosts whose turn it was not.
+    pub stale_commands: u64,
+    /// Turns that a host took up.
+    pub switches: u64,
+    /// Turns that a host did not take up.
+    pub failed_switches: u64,
+    /// Answers that nobody waited for.
+    pub late_answers: u64,
 }
 
 impl Own {
@@ -46,6 +71,7 @@ impl Own {
             samples_unsent: 0,
             connects: 0,
             unknown_frames: 0,
+            scaling: Scaling::default(),
         }
     }
 

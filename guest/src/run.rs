@@ -15,6 +15,7 @@ use crate::local::desk::Vacant;
 use crate::outbox::Outbox;
 use crate::own::Own;
 use crate::pace::{Governor, Pace};
+use crate::scale::brain::Senseless;
 use crate::{log, process, random, reactor};
 use informant_wire::event::{AgentStarted, EventKind};
 use informant_wire::id::{BootId, Nonce, StreamId};
@@ -100,6 +101,7 @@ pub fn build(options: &Run, timer: Timer, signals: AsyncFd<SignalFd>) -> Agent {
         own: Own::new(),
         outbox,
         hosts: Hosts::new(identity),
+        brain: Box::new(Senseless::default()),
         dialler,
         doors,
         advice,

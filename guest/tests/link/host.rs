@@ -8,6 +8,9 @@ use informant_wire::host_to_guest::{Ack, Bye, ByeReason};
 use informant_wire::id::{Challenge, ControllerId, Nonce, SessionId, StreamId};
 use informant_wire::limits::{MAX_EVENT_BODY, MAX_FRAME};
 use informant_wire::sample::{Base, SampleHead};
+use informant_wire::scale::{
+    Applied, DemandId, DownscaleOutcome, Epoch, ListControllers, RequestId, RoleAnswer, Stale,
+};
 use informant_wire::schema::SchemaReader;
 use informant_wire::{Frame, GuestToHost, bits, frame};
 use std::io::{ErrorKind, Read, Write};
@@ -76,6 +79,9 @@ pub(crate) struct SeenEvent {
     pub(crate) body: Vec<u8>,
 }
 
+/// A host of [`Said::Controllers`]: name, role, whether it decides, its last turn.
+pub(crate) type SeenController = (String, u8, bool, u64);
+
 /// One thing an agent said, whole.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Said {
@@ -87,6 +93,14 @@ pub(crate) enum Said {
     Bye(ByeReason),
     Proof(Challenge),
     NotMine,
+    Suspend(RequestId, Epoch),
+    Resume(RequestId, Epoch),
+    Stale(Stale),
+    Unregistered(bool),
+    Controllers(RequestId, Vec<SeenController>),
+    DownscaleAnswer(RequestId, DownscaleOutcome, String),
+    Applied(Applied),
+    Demand { request: RequestId, id: DemandId, withdrawn: bool, mount: Option<Vec<u8>> },
 }
 
 /// One connection of the agent, read strictly: anything a host would object to is a failure.
@@ -213,6 +227,49 @@ impl Peer {
         reason
     }
 
+    /// Reads until it is told that it decides; the turn.
+    pub(crate) fn resume(&mut self) -> (RequestId, Epoch) {
+        self.until(|said| match said {
+            Said::Resume(request, epoch) => Some((request, epoch)),
+            Said::Suspend(..) => panic!("suspended: {said:?}"),
+            _ => None,
+        })
+    }
+
+    /// Reads until it is told that its turn ends.
+    pub(crate) fn suspend(&mut self) -> (RequestId, Epoch) {
+        self.until(|said| match said {
+            Said::Suspend(request, epoch) => Some((request, epoch)),
+            Said::Resume(..) => panic!("resumed: {said:?}"),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn role(&mut self, request: RequestId, accepted: bool) -> bool {
+        self.send(|out| RoleAnswer { request, accepted }.encode(out))
+    }
+
+    /// Is told that it decides, and does; the turn.
+    pub(crate) fn take_turn(&mut self) -> Epoch {
+        let (request, epoch) = self.resume();
+        self.role(request, true);
+        epoch
+    }
+
+    /// Asks which hosts there are, and reads until the answer. What is said of turns meanwhile is a failure.
+    pub(crate) fn controllers(&mut self, request: u32) -> Vec<SeenController> {
+        let request = RequestId(request);
+        self.send(|out| ListControllers { request }.encode(out));
+        self.until(|said| match said {
+            Said::Controllers(answered, list) => {
+                assert_eq!(answered, request);
+                Some(list)
+            }
+            Said::Resume(..) | Said::Suspend(..) => panic!("{said:?}"),
+            _ => None,
+        })
+    }
+
     pub(crate) fn hello(&mut self) -> SeenHello {
         match self.next() {
             Some(Said::Hello(hello)) => hello,
@@ -232,13 +289,17 @@ impl Peer {
     }
 
     pub(crate) fn welcome_as(&mut self, role: Role, last_event: u64) -> bool {
+        self.welcome_named("scripted\x1b[31m", role, last_event)
+    }
+
+    pub(crate) fn welcome_named(&mut self, name: &str, role: Role, last_event: u64) -> bool {
         let welcome = Welcome {
             version: 1,
             session: self.session,
             challenge: self.challenge,
             role,
             controller: ControllerId([3; 16]),
-            controller_name: "scripted\x1b[31m",
+            controller_name: name,
             last_event,
         };
         self.send(|out| welcome.encode(out))
@@ -303,6 +364,25 @@ fn understand(
         GuestToHost::Bye(bye) => Said::Bye(bye.reason),
         GuestToHost::Proof(proof) => Said::Proof(proof.challenge),
         GuestToHost::NotMine => Said::NotMine,
+        GuestToHost::Suspend(suspend) => Said::Suspend(suspend.request, suspend.epoch),
+        GuestToHost::Resume(resume) => Said::Resume(resume.request, resume.epoch),
+        GuestToHost::Stale(stale) => Said::Stale(stale),
+        GuestToHost::Unregistered(unregistered) => Said::Unregistered(unregistered.was_current),
+        GuestToHost::Controllers(controllers) => {
+            let list = controllers.list.iter();
+            let seen = list.map(|host| (host.name.to_owned(), host.role.0, host.current, host.epoch.0));
+            Said::Controllers(controllers.request, seen.collect())
+        }
+        GuestToHost::DownscaleAnswer(answer) => {
+            Said::DownscaleAnswer(answer.request, answer.outcome, answer.text.to_owned())
+        }
+        GuestToHost::Applied(applied) => Said::Applied(applied),
+        GuestToHost::Demand(demand) => Said::Demand {
+            request: demand.request,
+            id: demand.id,
+            withdrawn: demand.is_withdrawal(),
+            mount: demand.disk.map(|disk| disk.mount.to_vec()),
+        },
         other => panic!("the agent sent {other:?}"),
     })
 }

@@ -23,6 +23,7 @@ fn schema_samples_heartbeat_and_the_first_event_follow_the_handshake() {
             Said::Sample { head, key, values } => samples.push((head, key, values)),
             Said::Heartbeat(_) => heartbeats += 1,
             Said::Event(event) => started = started.or(Some(event)),
+            Said::Resume(turn, _) => assert!(peer.role(turn, true)),
             other => panic!("{other:?}"),
         }
         peer.ack(samples.last().map_or(0, |(head, ..)| head.sequence), 1);

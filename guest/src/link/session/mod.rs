@@ -6,7 +6,8 @@
 //!                 |
 //!            [greeting] --Welcome--> [streaming] --close()/proof answered--> [closing] --all sent--> end
 //!                 |                      |                                       |
-//!   Refused, Renonce, Bye, 4 s    Bye, Renonce, no Ack for 15 s,             deadline
+//!   Refused, Renonce, Bye, 4 s    Bye (a controller's is answered first),    deadline
+//!                 |               Renonce, no Ack for 15 s,                      |
 //!                 |               no byte taken for 10 s, bad frames             |
 //!                 +----------------------+---------------------------------------+--> end
 //! ```
@@ -16,20 +17,25 @@
 
 mod end;
 mod output;
+mod talk;
 
 pub use end::End;
 pub use output::Feed;
 
+use crate::scale::brain::Wanted;
+use crate::scale::controllers::Step;
 use informant_wire::guest_to_host::Proof;
 use informant_wire::hello::{Hello, Role};
 use informant_wire::host_to_guest::ByeReason;
-use informant_wire::id::{Challenge, SessionId};
+use informant_wire::id::{Challenge, ControllerId, SessionId};
 use informant_wire::limits::{
     DEAD_AFTER_S, HANDSHAKE_DEADLINE_S, MAX_BAD_FRAMES, MAX_HANDSHAKE_FRAME, MAX_HOST_FRAME, MAX_HOST_FRAMES_PER_S,
     MAX_WRITE,
 };
+use informant_wire::scale::{Applied, DemandAnswer, Downscale, DownscaleAnswer, Epoch, RequestId, Resized};
 use informant_wire::{Decoder, HostToGuest, MAX_VERSION, MIN_VERSION, frame};
 use output::{Output, SchemaState};
+use talk::{Skipped, Talk};
 
 const SECOND_US: u64 = 1_000_000;
 /// Without a byte taken by the kernel for this long the host does not read: shorter than the 15 s without an Ack, so
@@ -66,6 +72,23 @@ pub enum Notice {
     },
     /// On a control connection: is this session the agent's?
     Prove(SessionId),
+    /// The answer to what was told of a turn, the only one.
+    Role {
+        /// What was told.
+        step: Step,
+        /// Of which turn.
+        epoch: Epoch,
+        /// False: it can not.
+        accepted: bool,
+    },
+    /// The answer to the demand that was asked, the only one.
+    Demand(DemandAnswer),
+    /// A command: another size. Not checked for its turn.
+    Resized(Resized),
+    /// A command: may the VM become smaller? Not checked for its turn.
+    Downscale(Downscale),
+    /// A controller says goodbye: [`Session::unregister`] is to be called.
+    Bye,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,10 +119,14 @@ pub struct Session {
     skipped_frames: u64,
     ready: bool,
     said_bye: Option<ByeReason>,
+    /// A controller's, which is answered before the end.
+    heard_bye: Option<ByeReason>,
+    talk: Talk,
     /// Welcome's: which session, and its challenge.
     id: SessionId,
     challenge: Challenge,
     role: Role,
+    controller: ControllerId,
     peer_name: heapless::String<{ informant_wire::limits::MAX_PEER_NAME }>,
     /// The next event to send.
     cursor: u64,
@@ -134,9 +161,12 @@ impl Session {
             skipped_frames: 0,
             ready: false,
             said_bye: None,
+            heard_bye: None,
+            talk: Talk::new(),
             id: SessionId::default(),
             challenge: Challenge::default(),
             role: Role::OBSERVER,
+            controller: ControllerId::default(),
             peer_name: heapless::String::new(),
             cursor: 0,
             schema: None,
@@ -189,6 +219,12 @@ impl Session {
         self.role
     }
 
+    /// The host's process.
+    #[must_use]
+    pub fn controller(&self) -> ControllerId {
+        self.controller
+    }
+
     /// The challenge, if this is the live session of that id.
     #[must_use]
     pub fn challenge_of(&self, id: SessionId) -> Option<Challenge> {
@@ -239,6 +275,10 @@ impl Session {
             };
             self.bad_frames = 0;
             match (self.phase, message) {
+                (Phase::Streaming, HostToGuest::Bye(bye)) if self.role == Role::CONTROLLER => {
+                    self.heard_bye = Some(bye.reason);
+                    return Ok(Some(Notice::Bye));
+                }
                 (_, HostToGuest::Bye(bye)) => return Err(End::Bye(bye.reason)),
                 (_, HostToGuest::Renonce) => return Err(End::Renonce),
                 (_, HostToGuest::Refused(refused)) => {
@@ -255,6 +295,7 @@ impl Session {
                     self.phase = Phase::Streaming;
                     (self.heard_us, self.heartbeat_us) = (now_us, now_us);
                     (self.id, self.challenge, self.role) = (welcome.session, welcome.challenge, welcome.role);
+                    self.controller = welcome.controller;
                     self.peer_name = welcome.controller_name.try_into().unwrap_or_default();
                     self.cursor = welcome.last_event.saturating_add(1);
                     return Ok(Some(Notice::Welcomed { last_event: welcome.last_event }));
@@ -269,10 +310,77 @@ impl Session {
                     let event = ack.event.min(self.cursor.saturating_sub(1));
                     return Ok(Some(Notice::Acknowledged { event, first }));
                 }
+                (Phase::Streaming, message) => match self.talk.take(&message) {
+                    Ok(Some(notice)) => return Ok(Some(notice)),
+                    Ok(None) => {}
+                    Err(Skipped) => self.skipped_frames += 1,
+                },
                 // Known, but not at this time: skipped like an unknown one.
                 _ => self.skipped_frames += 1,
             }
         }
+    }
+
+    /// Tells of a turn. One that was not sent yet is not sent any more.
+    pub fn tell(&mut self, step: Step, epoch: Epoch) {
+        self.talk.tell(step, epoch);
+    }
+
+    /// Asks for it.
+    pub fn ask(&mut self, wanted: Wanted) {
+        self.talk.ask(wanted);
+    }
+
+    /// Waits no more for the answer to what was asked.
+    pub fn unask(&mut self) {
+        self.talk.unask();
+    }
+
+    /// A command of the host is carried out: the one before it gets no answer any more.
+    pub fn commanded(&mut self, request: RequestId) {
+        self.talk.commanded(request);
+    }
+
+    /// A command of the host is not carried out: it is not of the turn of now.
+    pub fn stale(&mut self, request: RequestId, current: Epoch) {
+        self.talk.stale(request, current);
+    }
+
+    /// The host's turn is over: its command gets no answer any more.
+    pub fn void(&mut self) {
+        self.talk.void();
+    }
+
+    /// Whether what was told has arrived. False: the host waits for no such answer.
+    pub fn applied(&mut self, applied: &Applied) -> bool {
+        self.talk.applied(applied)
+    }
+
+    /// The answer to the host's question. False: it waits for no such answer.
+    pub fn answer(&mut self, answer: &DownscaleAnswer<'_>) -> bool {
+        self.talk.answer(answer)
+    }
+
+    /// An answer of the host came too late to have an effect.
+    pub fn note_late_answer(&mut self) {
+        self.talk.note_late();
+    }
+
+    /// Answers since the last call that nobody waited for.
+    pub fn take_late_answers(&mut self) -> u64 {
+        self.talk.take_late()
+    }
+
+    /// Answers [`Notice::Bye`], and closes behind what is already on its way, within 1 s.
+    pub fn unregister(&mut self, was_current: bool, now_us: u64) {
+        self.talk.unregistered(was_current);
+        self.enter_closing(now_us);
+    }
+
+    /// Why it ended, if not for what the host has said before: `end`.
+    #[must_use]
+    pub fn end_or(&self, end: End) -> End {
+        self.heard_bye.map_or(end, End::Bye)
     }
 
     /// Answers [`Notice::Prove`] and closes.

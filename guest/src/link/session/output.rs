@@ -4,6 +4,7 @@
 use super::{End, Phase, SECOND_US, Session};
 use crate::collect::Sensors;
 use crate::outbox::Outbox;
+use crate::scale::controllers::Registry;
 use informant_wire::bits;
 use informant_wire::guest_to_host::Heartbeat;
 use informant_wire::host_to_guest::Bye;
@@ -11,8 +12,8 @@ use informant_wire::limits::{HEARTBEAT_EVERY_S, KEY_FRAME_EVERY, MAX_EVENT_BODY,
 use informant_wire::sample::{Base, SampleHead};
 use informant_wire::schema::SchemaWriter;
 
-/// Output buffer beyond the largest sample: a heartbeat, a goodbye, an event.
-const SLACK: usize = 1024;
+/// Output buffer beyond the largest sample: a heartbeat, a goodbye, an event, one message of each kind about scaling.
+const SLACK: usize = 2048;
 const LEAST_OUTPUT: usize = 4096;
 
 /// What a session takes its output from.
@@ -24,6 +25,8 @@ pub struct Feed<'a> {
     pub head: Option<SampleHead>,
     /// Events.
     pub outbox: &'a Outbox,
+    /// Which hosts there are.
+    pub registry: &'a Registry,
     /// `CLOCK_BOOTTIME`, microseconds.
     pub now_us: u64,
     /// `CLOCK_REALTIME`, microseconds.
@@ -80,12 +83,18 @@ impl Session {
         match self.phase {
             Phase::Greeting => {}
             Phase::Streaming => {
+                // First: somebody waits for these.
+                self.output.filled = self.talk.fill(self.output.room(), feed.registry, feed.now_us);
                 self.fill_schema(feed)?;
                 self.fill_heartbeat(feed)?;
                 self.fill_sample(feed)?;
                 self.fill_events(feed)?;
             }
             Phase::Closing => {
+                if let Some(written) = self.talk.fill_unregistered(self.output.room()) {
+                    self.output.filled = written.map_err(|_| End::Unencodable)?;
+                    return Ok(());
+                }
                 let Some(reason) = self.said_bye.take() else { return Err(End::Done) };
                 let room = self.output.room();
                 self.output.filled = Bye { reason }.encode(room).map_err(|_| End::Unencodable)?;
