@@ -27,7 +27,7 @@ pub(super) fn configured(shared: &Arc<Shared>, slot: &Arc<Slot>) {
 fn settings(config: &Config) -> Option<Settings> {
     let actuator = config.actuator.as_ref()?;
     let scaling = &config.scaling;
-    Some(Settings { actuator: Actuator::new(actuator).name(), policy: scaling.policy.clone(), bounds: scaling.bounds })
+    Some(Settings { actuator: Actuator::new(actuator).name(), policy: scaling.policy, bounds: scaling.bounds })
 }
 
 /// What is to be done now.

@@ -54,8 +54,8 @@ pub enum ScalingError {
     #[error("`scaling.max` is less than `scaling.min`")]
     Crossed,
     /// A number of the policy.
-    #[error("`scaling.{0}`")]
-    Policy(String),
+    #[error(transparent)]
+    Policy(#[from] policy::PolicyError),
 }
 
 const KEYS: [&str; 5] = ["policy", "min", "max", "compute-unit", "pressure"];
@@ -83,7 +83,7 @@ pub fn parse(value: &Value) -> Result<Scaling, ScalingError> {
     };
     let policy = match name {
         "none" => None,
-        name => Some(policy::parse(name, table.get(name)).map_err(ScalingError::Policy)?),
+        name => Some(policy::parse(name, table.get(name))?),
     };
     Ok(Scaling { policy, bounds })
 }

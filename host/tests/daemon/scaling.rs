@@ -262,10 +262,11 @@ fn a_daemon_that_is_killed_at_any_step_finds_the_guest_and_the_vmm_where_they_ar
     daemon.wait_status("vm", "idle", |status| status["scaling"]["state"] == "idle");
     assert_eq!(sent(&daemon).len(), 1, "no size twice");
     say(&mut guest, |out| Suspend { request: RequestId(7), epoch: Epoch(2) }.encode(out));
-    wait_for("the end of the turn", || match guest.hear_other() {
-        Said::RoleAnswer(answer) => Some(assert_eq!(answer.request, RequestId(7))),
+    let drained = wait_for("the end of the turn", || match guest.hear_other() {
+        Said::RoleAnswer(answer) => Some(answer.request),
         _ => None,
     });
+    assert_eq!(drained, RequestId(7));
     daemon.wait_status("vm", "not current", |status| status["scaling"]["current"] == false);
 }
 

@@ -12,6 +12,9 @@ impl Desk {
     pub fn tick(&mut self, sample: Option<policy::Sample>, trusted: bool, now: Now) {
         self.sample = sample.filter(|_| trusted);
         self.trusted = trusted;
+        if let Some(reported) = self.reported(now) {
+            self.trend.saw(now.mono_us, self.sample.as_ref(), reported.wish);
+        }
         self.advance(now);
     }
 
@@ -115,7 +118,8 @@ impl Desk {
             cpu: demand.cpu,
             memory: demand.memory,
             urgency: demand.urgency,
-            at_us: demand.first.mono_us,
+            at_us: demand.renewed.mono_us,
+            base: None,
         });
         if let Some((held, _)) = self.held {
             let wanted = demand.map_or(held, |demand| Size {
@@ -132,6 +136,8 @@ impl Desk {
             bounds,
             demand,
             denied: self.denied.as_ref().map(|(at, size, _)| policy::Denied { at_us: at.mono_us, size: *size }),
+            cache: None,
+            trend: self.trend.clone(),
         })?;
         Some((reported.can.clamp(decision.wanted), decision.reason.to_string()))
     }

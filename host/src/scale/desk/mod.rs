@@ -98,6 +98,7 @@ struct OpenDemand {
     urgency: u8,
     reason: DemandReason,
     first: Now,
+    renewed: Now,
     expires_us: u64,
     answer: Option<DemandOutcome>,
     /// The VMM was asked for it: counted once.
@@ -152,6 +153,7 @@ pub struct Desk {
     not_before_us: u64,
     retry: Retry,
     sample: Option<policy::Sample>,
+    trend: policy::Trend,
     /// Who speaks for the VM is proven to be root there.
     trusted: bool,
     /// The guest is to be told the VMM's wish.
@@ -196,6 +198,7 @@ impl Default for Desk {
             not_before_us: 0,
             retry: Retry::default(),
             sample: None,
+            trend: policy::Trend::default(),
             trusted: false,
             owes_guest: false,
             settle_again_us: 0,

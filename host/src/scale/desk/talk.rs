@@ -226,6 +226,7 @@ impl Desk {
             urgency: demand.urgency,
             reason: demand.reason,
             first: before.as_ref().map_or(now, |open| open.first),
+            renewed: now,
             expires_us,
             answer: before.as_ref().and_then(|open| open.answer),
             acted: !grew && before.is_some_and(|open| open.acted),

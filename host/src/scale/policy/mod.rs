@@ -1,62 +1,72 @@
-//! stub
-use informant_wire::size::{Bytes, MilliCpu, Size};
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    pub min: Size,
-    pub max: Size,
-}
-#[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
-    pub taken_us: u64,
-    pub load1: f64,
-    pub load5: f64,
-    pub cpus_online: u32,
-    pub memory_total: Bytes,
-    pub memory_available: Bytes,
-    pub cached: Option<Bytes>,
-    pub psi_memory_some_avg10: Option<f64>,
-    pub psi_memory_full_avg10: Option<f64>,
-    pub psi_cpu_some_avg10: Option<f64>,
-}
+//! How large a VM should be: pure functions of what is known of it, without a clock, a file or a socket. Total for any
+//! numbers: what a guest says is not trusted to make sense.
+//!
+//! Once a second, for each VM: [`Trend::saw`] what there is, then [`Policy::decide`]. Going up the caller tells the VMM
+//! and then the guest; going down it asks the guest first, and a "no" comes back as [`Denied`].
+
+mod ahead;
+pub mod compute_unit;
+mod config;
+pub mod goal;
+mod inputs;
+mod number;
+pub mod pressure;
+mod reason;
+mod rules;
+mod trend;
+pub mod working_set;
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod flow_tests;
+#[cfg(test)]
+mod vectors;
+
+pub use ahead::Ahead;
+pub use compute_unit::ComputeUnit;
+pub use config::{PolicyError, parse};
+pub use inputs::{Bounds, Decision, Denied, Inputs, Sample, Wanted};
+pub use pressure::Pressure;
+pub use reason::{Amount, Reason};
+pub use rules::Rules;
+pub use trend::Trend;
+
+/// Names of policies, as `scaling.policy` has them.
+pub const NAMES: [&str; 2] = ["compute-unit", "pressure"];
+
+/// Which rules decide, and their numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wanted {
-    pub cpu: Option<MilliCpu>,
-    pub memory: Option<Bytes>,
-    pub urgency: u8,
-    pub at_us: u64,
+pub enum Policy {
+    /// See [`compute_unit`].
+    ComputeUnit(ComputeUnit),
+    /// See [`pressure`].
+    Pressure(Pressure),
 }
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Denied {
-    pub at_us: u64,
-    pub size: Size,
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self::ComputeUnit(ComputeUnit::default())
+    }
 }
-#[derive(Clone, Debug)]
-pub struct Inputs {
-    pub now_us: u64,
-    pub sample: Option<Sample>,
-    pub present: Size,
-    pub bounds: Bounds,
-    pub demand: Option<Wanted>,
-    pub denied: Option<Denied>,
-}
-pub struct Decision {
-    pub wanted: Size,
-    pub reason: String,
-}
-#[derive(Clone, Debug, PartialEq)]
-pub struct Policy;
+
 impl Policy {
-    pub fn name(&self) -> &'static str {
-        "compute-unit"
-    }
-    pub fn decide(&self, i: &Inputs) -> Option<Decision> {
-        let mut w = i.present;
-        if let Some(d) = i.demand {
-            w = Size { cpu: d.cpu.unwrap_or(w.cpu).max(w.cpu), memory: d.memory.unwrap_or(w.memory).max(w.memory) }
+    /// One of [`NAMES`].
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        let [compute_unit, pressure] = NAMES;
+        match self {
+            Self::ComputeUnit(_) => compute_unit,
+            Self::Pressure(_) => pressure,
         }
-        Some(Decision { wanted: w.min(i.bounds.max).max(i.bounds.min), reason: "x".into() })
     }
-}
-pub fn parse(_n: &str, _v: Option<&toml::Value>) -> Result<Policy, String> {
-    Ok(Policy)
+
+    /// How large the VM should be. `None`: nothing speaks for any change, as far as is known.
+    #[must_use]
+    pub fn decide(&self, inputs: &Inputs) -> Option<Decision> {
+        match self {
+            Self::ComputeUnit(policy) => policy.decide(inputs),
+            Self::Pressure(policy) => policy.decide(inputs),
+        }
+    }
 }

@@ -1,0 +1,132 @@
+//! The last seconds of a VM: how fast its used memory grows, and when its size last rose. A fixed size, no clock.
+
+use super::Sample;
+use informant_wire::size::{Bytes, Size};
+
+/// Samples that are kept: as many seconds at 1 Hz.
+const KEPT: usize = 8;
+/// Samples older than that say nothing about now.
+const WINDOW_US: u64 = 10_000_000;
+/// Two samples closer than that make no rate.
+const LEAST_US: u64 = 1_500_000;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Point {
+    taken_us: u64,
+    used: Bytes,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trend {
+    /// The newest is the last.
+    points: [Point; KEPT],
+    held: usize,
+    present: Option<Size>,
+    rose_us: Option<u64>,
+}
+
+impl Trend {
+    /// Takes note of a sample (repeated ones count once) and of the size at that time. To be told at each decision.
+    pub fn saw(&mut self, now_us: u64, sample: Option<&Sample>, present: Size) {
+        if self.present.is_some_and(|before| !before.covers(present)) {
+            self.rose_us = Some(now_us);
+        }
+        self.present = Some(present);
+        let Some((sample, used)) = sample.and_then(|sample| Some((sample, sample.used()?))) else { return };
+        let [.., newest] = self.points;
+        if self.held > 0 && sample.taken_us <= newest.taken_us {
+            // A clock that went backwards belongs to another guest: what it said before is of no use.
+            if sample.taken_us < newest.taken_us {
+                self.held = 0;
+            } else {
+                return;
+            }
+        }
+        self.points.rotate_left(1);
+        if let Some(last) = self.points.last_mut() {
+            *last = Point { taken_us: sample.taken_us, used };
+        }
+        self.held = (self.held + 1).min(KEPT);
+    }
+
+    /// Bytes that used memory grows by in a second: the larger of its rates over the last two samples that are far enough
+    /// apart, and over all that are kept. 0 when it shrinks; `None` while too little is known.
+    #[must_use]
+    pub fn growth(&self, now_us: u64) -> Option<Bytes> {
+        let [.., newest] = self.points;
+        if now_us.saturating_sub(newest.taken_us) > WINDOW_US {
+            return None;
+        }
+        let rate = |from: &Point| {
+            let us = newest.taken_us.saturating_sub(from.taken_us);
+            let grown = u128::from(newest.used.saturating_sub(from.used).0) * 1_000_000;
+            (LEAST_US..=WINDOW_US)
+                .contains(&us)
+                .then(|| Bytes(u64::try_from(grown / u128::from(us)).unwrap_or(u64::MAX)))
+        };
+        let known = self.points.iter().rev().take(self.held);
+        let recent = known.clone().find_map(rate);
+        recent.max(known.rev().find_map(rate))
+    }
+
+    /// Whether the size rose within so many seconds: what was given has hardly arrived, and averages still tell of
+    /// before.
+    #[must_use]
+    pub fn rose_within(&self, seconds: u32, now_us: u64) -> bool {
+        self.rose_us.is_some_and(|rose_us| now_us.saturating_sub(rose_us) < u64::from(seconds) * 1_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture;
+    use super::*;
+
+    fn at(second: u64, used_mib: u64) -> Sample {
+        Sample { taken_us: second * 1_000_000, ..fixture::sample(0.0, Bytes::mib(used_mib)) }
+    }
+
+    #[test]
+    fn growth_is_per_second_and_recent() {
+        let mut trend = Trend::default();
+        assert_eq!(trend.growth(0), None);
+        for second in 1..=10 {
+            trend.saw(0, Some(&at(second, 1000 + 10 * second)), Size::default());
+        }
+        assert_eq!(trend.growth(10_000_000), Some(Bytes::mib(10)));
+        trend.saw(0, Some(&at(11, 1200)), Size::default());
+        assert_eq!(trend.growth(11_000_000), Some(Bytes::mib(55)), "over the last two seconds");
+        trend.saw(0, Some(&at(11, 1200)), Size::default());
+        assert_eq!(trend.growth(11_000_000), Some(Bytes::mib(55)), "a repeated one counts once");
+        assert_eq!(trend.growth(22_000_000), None, "it is old");
+        for second in 12..=20 {
+            trend.saw(0, Some(&at(second, 1200 - second)), Size::default());
+        }
+        assert_eq!(trend.growth(20_000_000), Some(Bytes(0)));
+    }
+
+    #[test]
+    fn a_gap_or_another_guest_is_no_growth() {
+        let mut trend = Trend::default();
+        trend.saw(0, Some(&at(1, 100)), Size::default());
+        trend.saw(0, Some(&at(60, 900)), Size::default());
+        assert_eq!(trend.growth(60_000_000), None);
+        trend.saw(0, Some(&at(3, 100)), Size::default());
+        trend.saw(0, Some(&at(5, 300)), Size::default());
+        assert_eq!(trend.growth(5_000_000), Some(Bytes::mib(100)));
+    }
+
+    #[test]
+    fn a_rise_is_remembered_for_a_while() {
+        let mut trend = Trend::default();
+        let size = |gib| Size { memory: Bytes::gib(gib), ..Size::default() };
+        trend.saw(1, None, size(2));
+        assert!(!trend.rose_within(10, 1), "the first size is no rise");
+        trend.saw(2, None, size(1));
+        assert!(!trend.rose_within(10, 2));
+        trend.saw(3, None, size(2));
+        assert!(trend.rose_within(10, 9_000_000));
+        assert!(!trend.rose_within(10, 10_000_003));
+    }
+}
