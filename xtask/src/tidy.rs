@@ -2,6 +2,7 @@
 
 mod dependencies;
 mod files;
+mod lessons;
 mod licences;
 mod protocol;
 
@@ -26,6 +27,7 @@ pub fn check(bless: bool) -> Result<()> {
 pub fn findings() -> Result<Vec<String>> {
     let mut findings = files::findings()?;
     findings.extend(protocol::findings()?);
+    findings.extend(lessons::findings()?);
     let metadata = dependencies::metadata()?;
     findings.extend(dependencies::findings(&metadata)?);
     findings.extend(licences::findings(&metadata)?);

@@ -78,7 +78,7 @@ fn machine_paths(root: &Path) -> BTreeSet<String> {
 }
 
 /// Every file that is ours, without what building makes.
-fn sources(root: &Path) -> Result<Vec<PathBuf>> {
+pub(super) fn sources(root: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut left = vec![root.to_path_buf()];
     while let Some(dir) = left.pop() {
