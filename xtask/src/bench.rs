@@ -11,6 +11,7 @@ mod cost;
 mod exporter;
 mod in_vm;
 mod ingest;
+mod legs;
 mod process;
 mod receiver;
 mod report;
@@ -35,7 +36,7 @@ use row::Row;
 /// For `cargo xtask bench --help`.
 pub const HELP: &str = "\
   --quick                 short times and 1,000 instances; writes target/BENCHMARKS-quick.md instead of BENCHMARKS.md
-  NAME...                 only these, and write nothing: size memory sample idle bytes vm ingest scale
+  NAME...                 only these, and write nothing: size memory sample idle bytes vm legs ingest scale
 ";
 
 struct Group {
@@ -51,6 +52,7 @@ const GROUPS: &[Group] = &[
     Group { name: "idle", what: "CPU of an idle agent", run: agent::idle },
     Group { name: "bytes", what: "bytes of a sample", run: agent::bytes },
     Group { name: "vm", what: "the agent in a real VM", run: in_vm::rows },
+    Group { name: "legs", what: "from a need to memory that is online", run: legs::rows },
     Group { name: "ingest", what: "decode and store on one core", run: ingest::rows },
     Group { name: "scale", what: "the daemon with thousands of instances", run: scale::rows },
 ];

@@ -11,7 +11,7 @@ use crate::project;
 const DOCUMENT: &str = "host/SCALING.md";
 
 /// Names in the document that no test has.
-pub fn findings() -> Result<Vec<String>> {
+pub(super) fn findings() -> Result<Vec<String>> {
     let root = project::root();
     let text = fs::read_to_string(root.join(DOCUMENT)).with_context(|| format!("cannot read {DOCUMENT}"))?;
     let mut known = HashSet::new();
