@@ -11,11 +11,10 @@ use crate::control::Door;
 use crate::hosts::{Context as HostContext, Hosts};
 use crate::link::dialler::Dialler;
 use crate::link::session::Origin;
-use crate::local::desk::Desk;
 use crate::outbox::Outbox;
 use crate::own::Own;
 use crate::pace::{Governor, Pace};
-use crate::scale::brain::Brain;
+use crate::scale::brain::Mind;
 use informant_wire::event::{EventKind, RateChanged};
 use informant_wire::host_to_guest::ByeReason;
 use informant_wire::limits::SCHEMA_EVERY_S;
@@ -43,16 +42,14 @@ pub struct Agent {
     pub outbox: Outbox,
     /// Connections and who this agent says it is.
     pub hosts: Hosts,
-    /// What this guest wants, and says to hosts that decide.
-    pub brain: Box<dyn Brain>,
+    /// What this guest wants and what it may lose.
+    pub mind: Box<dyn Mind>,
     /// Dials the host; `None` when the host dials.
     pub dialler: Option<Dialler>,
     /// Where hosts come in.
     pub doors: Vec<Door>,
     /// Advisors and the local socket.
     pub advice: Advice,
-    /// What they advise.
-    pub desk: Box<dyn Desk>,
     /// The loop's timer.
     pub timer: Timer,
     /// SIGTERM and SIGINT.
@@ -82,6 +79,7 @@ impl Agent {
             self.own.samples_late += u64::from(tick.is_late);
             self.sample(now_us);
         }
+        self.mind.poll(cx, now_us);
         for door in &mut self.doors {
             let origin = door.origin();
             let hosts = &mut self.hosts;
@@ -103,13 +101,13 @@ impl Agent {
                 outbox: &mut self.outbox,
                 own: &mut self.own,
                 dialler: self.dialler.as_mut(),
-                brain: self.brain.as_mut(),
+                brain: &mut *self.mind,
                 now_us,
                 serve_again: false,
             },
         );
         let outbox = &mut self.outbox;
-        if self.advice.poll(cx, &mut *self.desk, &mut |kind, body| outbox.append(kind, now_us, body), now_us) {
+        if self.advice.poll(cx, &mut *self.mind, &mut |kind, body| outbox.append(kind, now_us, body), now_us) {
             cx.waker().wake_by_ref();
         }
         if self.is_over(cx, now_us) {
@@ -155,9 +153,9 @@ impl Agent {
         let stopping = self.stopping_us.map(|since_us| {
             if clock::boot_us() < since_us + STOPPING_US { since_us + STOPPING_US } else { since_us + 2 * STOPPING_US }
         });
-        let hosts = self.hosts.deadline_us(self.brain.as_ref());
+        let hosts = self.hosts.deadline_us(&*self.mind);
         let others = doors.chain(dialler).chain(stopping).chain(hosts).chain(self.advice.deadline_us()).min();
-        others.unwrap_or(u64::MAX).min(self.pace.next_us())
+        others.unwrap_or(u64::MAX).min(self.pace.next_us()).min(self.mind.deadline_us())
     }
 
     fn sample(&mut self, now_us: u64) {
@@ -181,6 +179,7 @@ impl Agent {
             Some(_) => {}
         }
         self.sensors.sample(&figures);
+        self.mind.observe(&self.sensors);
         let sequence = self.newest.map_or(1, |newest| newest.sequence + 1);
         self.newest = Some(SampleHead { generation: self.sensors.generation(), sequence, boot_time_us: now_us });
         let outbox = &mut self.outbox;

@@ -25,6 +25,7 @@ const BUFFER_START: usize = 16 * 1024;
 const SHRINK_AFTER: u32 = 1024;
 
 const READ: OFlag = OFlag::O_RDONLY.union(OFlag::O_CLOEXEC).union(OFlag::O_NONBLOCK).union(OFlag::O_NOCTTY);
+const WRITE: OFlag = OFlag::O_WRONLY.union(OFlag::O_TRUNC).union(OFlag::O_CLOEXEC).union(OFlag::O_NOCTTY);
 const DIRECTORY: OFlag = OFlag::O_RDONLY.union(OFlag::O_CLOEXEC).union(OFlag::O_DIRECTORY);
 
 /// A file of the root that is read again and again through one descriptor.
@@ -335,6 +336,25 @@ impl Files {
             *slot = Slot::Open(file);
         }
         length
+    }
+
+    /// Writes `bytes` in one piece to a file that is there, in place of what it holds. The kernel's own files may take
+    /// their time over it: not for the loop.
+    pub fn write(&self, path: &[u8], bytes: &[u8]) -> Result<(), Errno> {
+        let file = self.root.open(path, WRITE)?;
+        loop {
+            match nix::unistd::write(&file, bytes) {
+                Ok(written) if written == bytes.len() => return Ok(()),
+                Ok(_) => return Err(Errno::EIO),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Opens a file below the root to be kept by the caller, for `flags`.
+    pub fn open_file(&self, path: &[u8], flags: OFlag) -> Result<OwnedFd, Errno> {
+        self.root.open(path, flags | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)
     }
 
     /// Opens a directory below the root; the empty path is the root itself.

@@ -3,6 +3,7 @@
 //! open and the same. [`Steady`] lists the types for which that is so; nothing else can be registered.
 #![expect(unsafe_code, reason = "AsyncFd::register is unsafe; see the module's documentation")]
 
+use nix::sys::epoll::Epoll;
 use nix::sys::signalfd::SignalFd;
 use nix::sys::timerfd::TimerFd;
 use std::io;
@@ -19,6 +20,7 @@ impl Steady for UnixListener {}
 impl Steady for VsockListener {}
 impl Steady for SignalFd {}
 impl Steady for Timer {}
+impl Steady for Events {}
 
 mod sealed {
     pub trait Sealed {}
@@ -27,6 +29,7 @@ mod sealed {
     impl Sealed for super::VsockListener {}
     impl Sealed for super::SignalFd {}
     impl Sealed for super::Timer {}
+    impl Sealed for super::Events {}
 }
 
 /// A timerfd; nix gives it no `AsRawFd`.
@@ -36,6 +39,17 @@ pub struct Timer(pub TimerFd);
 impl AsRawFd for Timer {
     fn as_raw_fd(&self) -> RawFd {
         self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// An epoll of its own within the reactor's: for descriptors that tell of urgent data alone (`POLLPRI`), as those of
+/// pressure and of cgroups do, which the reactor can not wait for by itself.
+#[derive(Debug)]
+pub struct Events(pub Epoll);
+
+impl AsRawFd for Events {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.0.as_raw_fd()
     }
 }
 

@@ -11,11 +11,10 @@ use crate::kfile::Files;
 use crate::link::Address;
 use crate::link::dialler::Dialler;
 use crate::link::session::Origin;
-use crate::local::desk::Vacant;
 use crate::outbox::Outbox;
 use crate::own::Own;
 use crate::pace::{Governor, Pace};
-use crate::scale::brain::Senseless;
+use crate::scale::scaling::{self, Scaling};
 use crate::{log, process, random, reactor};
 use informant_wire::event::{AgentStarted, EventKind};
 use informant_wire::id::{BootId, Nonce, StreamId};
@@ -92,6 +91,17 @@ pub fn build(options: &Run, timer: Timer, signals: AsyncFd<SignalFd>) -> Agent {
     if let Some(address) = &options.control {
         doors.push(Door::new(address.clone(), Origin::Control, admit_loopback));
     }
+    let scale = scaling::Options {
+        state: options.state.clone(),
+        boot,
+        seed: random::bits(),
+        tripwire: options.tripwire,
+        clear_memory_high: options.clear_memory_high,
+        thaw: options.thaw,
+    };
+    let mut scaling = Scaling::new(&scale, &options.root, now_us);
+    scaling.arm();
+    scaling.set_advisors(true);
     let config = Config { root: options.root.clone(), cgroup: options.cgroup.clone(), all_fresh: false };
     let advice = Advice::new(options.local.clone(), options.advisors.clone(), &identity.name);
     Agent {
@@ -101,11 +111,10 @@ pub fn build(options: &Run, timer: Timer, signals: AsyncFd<SignalFd>) -> Agent {
         own: Own::new(),
         outbox,
         hosts: Hosts::new(identity),
-        brain: Box::new(Senseless::default()),
+        mind: Box::new(scaling),
         dialler,
         doors,
         advice,
-        desk: Box::new(Vacant),
         timer,
         signals,
         newest: None,

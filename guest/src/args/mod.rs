@@ -55,6 +55,12 @@ pub struct Run {
     pub interval: Duration,
     /// The watched cgroup, relative to the cgroup2 mount.
     pub cgroup: Option<PathBuf>,
+    /// Set `memory.high` of the watched cgroup to be told early.
+    pub tripwire: bool,
+    /// Lift a `memory.high` that the watched cgroup is found with.
+    pub clear_memory_high: bool,
+    /// Thaw the watched cgroup when it is found frozen.
+    pub thaw: bool,
     /// The name told to the host; `None` for the host name.
     pub name: Option<String>,
     /// Where the event outbox lives.
@@ -156,6 +162,9 @@ pub enum ArgsError {
         /// What is wrong with it and what would be right.
         why: String,
     },
+    /// `--tripwire` without a cgroup.
+    #[error("--tripwire: there is no watched cgroup to set it in; name one with --cgroup")]
+    NoCgroup,
     /// `--connect` and `--listen` at the same place.
     #[error("--connect and --listen exclude each other: either the agent dials or the host does")]
     BothWays,
@@ -229,7 +238,7 @@ impl Given {
 }
 
 fn variable(name: &str) -> String {
-    format!("INFORMANT_{}", name.to_ascii_uppercase())
+    format!("INFORMANT_{}", name.to_ascii_uppercase().replace('-', "_"))
 }
 
 /// Reads what the process was started with.
@@ -359,12 +368,20 @@ fn build(command: &str, given: &[Given]) -> Result<Command, ArgsError> {
             };
             let advisors =
                 find("advisors").map_or_else(|| Ok(PathBuf::from("/etc/informant/advisors.d")), Given::path)?;
+            let cgroup = cgroup()?;
+            let tripwire = switch(find("tripwire"))?;
+            if tripwire && cgroup.is_none() {
+                return Err(ArgsError::NoCgroup);
+            }
             Command::Run(Run {
                 host,
                 control,
                 root,
                 interval: interval()?,
-                cgroup: cgroup()?,
+                cgroup,
+                tripwire,
+                clear_memory_high: switch(find("clear-memory-high"))?,
+                thaw: switch(find("thaw"))?,
                 name: find("name").map(name).transpose()?,
                 state,
                 local,
@@ -426,6 +443,15 @@ fn host_link(connect: Option<&Given>, listen: Option<&Given>) -> Result<HostLink
         (Some(connect), _) => Ok(HostLink::Connect(connect.address(Address::parse_connect)?)),
         (None, Some(listen)) => Ok(HostLink::Listen(listen.address(Address::parse_listen)?)),
         (None, None) => Ok(HostLink::Connect(Address::Vsock { cid: Some(vsock::VMADDR_CID_HOST), port: HOST_PORT })),
+    }
+}
+
+fn switch(given: Option<&Given>) -> Result<bool, ArgsError> {
+    let Some(given) = given else { return Ok(false) };
+    match given.text()? {
+        "on" | "1" | "yes" | "true" => Ok(true),
+        "off" | "0" | "no" | "false" => Ok(false),
+        _ => Err(given.error("is no switch; on or off")),
     }
 }
 

@@ -7,6 +7,7 @@ pub(super) const DEMAND: u8 = 8;
 
 pub(super) struct Spec {
     pub(super) name: &'static str,
+    /// What kind of value; empty: it is a switch, `on` or `off` where it is no argument.
     pub(super) value: &'static str,
     /// Commands that have it.
     pub(super) of: u8,
@@ -18,7 +19,7 @@ pub(super) struct Spec {
 }
 
 /// Every option, in the order of the help texts.
-pub(super) const OPTIONS: [Spec; 18] = [
+pub(super) const OPTIONS: [Spec; 21] = [
     Spec {
         name: "connect",
         value: "ADDRESS",
@@ -70,6 +71,31 @@ pub(super) const OPTIONS: [Spec; 18] = [
         alone: None,
         help: "Watch this cgroup, relative to the cgroup2 mount, and its children\n\
                first [default: none, the VM as a whole]",
+    },
+    Spec {
+        name: "tripwire",
+        value: "",
+        of: RUN,
+        anywhere: true,
+        alone: Some("on"),
+        help: "Set memory.high of the watched cgroup just below what it may have, to be\n\
+               told at once; lifted to max when it is met",
+    },
+    Spec {
+        name: "clear-memory-high",
+        value: "",
+        of: RUN,
+        anywhere: true,
+        alone: Some("on"),
+        help: "Lift a memory.high that the watched cgroup is found with",
+    },
+    Spec {
+        name: "thaw",
+        value: "",
+        of: RUN,
+        anywhere: true,
+        alone: Some("on"),
+        help: "Thaw the watched cgroup when it is found frozen",
     },
     Spec {
         name: "name",
@@ -222,7 +248,7 @@ pub(super) fn command_help(command: &str, commands: u8) -> String {
     let what = COMMANDS.iter().find(|(name, ..)| *name == command).map(|(.., what)| *what).unwrap_or_default();
     let mut text = format!("{what}.\n\nUsage: informant-guest {command} [OPTIONS]\n\nOptions:\n");
     for spec in OPTIONS.iter().filter(|spec| spec.of & commands != 0) {
-        let head = format!("--{} {}", spec.name, spec.value);
+        let head = format!("--{} {}", spec.name, spec.value).trim_end().to_owned();
         for (i, line) in spec.help.lines().enumerate() {
             let head = if i == 0 { head.as_str() } else { "" };
             text.push_str(&format!("  {head:<19} {line}\n"));

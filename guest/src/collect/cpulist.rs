@@ -67,9 +67,15 @@ impl CpuSet {
         self.words.iter().all(|word| *word == 0)
     }
 
-    fn iter(&self) -> impl Iterator<Item = usize> {
-        let has = |cpu: &usize| self.words.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1);
-        (0..MAX_CPUS).filter(has)
+    /// Whether it has this one.
+    #[must_use]
+    pub fn contains(&self, cpu: usize) -> bool {
+        self.words.get(cpu / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1)
+    }
+
+    /// Its CPUs, the lowest first.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        (0..MAX_CPUS).filter(|cpu| self.contains(*cpu))
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::Context;
 use super::mountinfo::{Mount, Tree, unescape};
-use super::probe::{Answer, Ask, Change, Probe};
+use super::probe::{Answer, Ask, Change, Probe, Space};
 use super::roster::{Roster, Seen};
 use super::row::{Place, Row, Subjects};
 use crate::kfile::KFile;
@@ -35,6 +35,19 @@ pub struct Filesystem {
     read_only: bool,
     /// Its key with the probe.
     asked: u64,
+    /// The last answer, while there is one.
+    space: Option<Space>,
+}
+
+/// See [`Filesystems::fullest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fullest<'a> {
+    /// Where it is mounted.
+    pub mount: &'a [u8],
+    /// Its size, bytes.
+    pub size_bytes: u64,
+    /// What ordinary users may still write, bytes.
+    pub available_bytes: u64,
 }
 
 /// The collector.
@@ -103,6 +116,19 @@ impl Filesystems {
         self.publish(cx);
     }
 
+    /// The file system on a disk of this VM that has the smallest share of its space left, and may be written.
+    #[must_use]
+    pub fn fullest(&self) -> Option<Fullest<'_>> {
+        let disks = self.mounts.living().map(|(_, member)| &member.data);
+        let known = disks.filter(|data| !data.read_only && data.device.starts_with(b"/dev/"));
+        let spaces = known.filter_map(|data| Some((data, data.space.filter(|space| !space.read_only)?)));
+        let (data, space) = spaces.min_by(|(_, a), (_, b)| {
+            let share = |a: &Space, b: &Space| u128::from(a.available_bytes) * u128::from(b.size_bytes);
+            share(a, b).cmp(&share(b, a))
+        })?;
+        Some(Fullest { mount: &data.mountpoint, size_bytes: space.size_bytes, available_bytes: space.available_bytes })
+    }
+
     /// Waits for the probe, at most for `limit`, and publishes what it says.
     pub fn settle(&mut self, cx: &mut Context<'_>, limit: Duration) {
         self.probe.settle(limit);
@@ -111,10 +137,14 @@ impl Filesystems {
 
     fn publish(&mut self, cx: &mut Context<'_>) {
         let mut hung = 0;
-        let (mounts, row, events) = (&self.mounts, &mut *cx.row, &mut *cx.events);
+        let (mounts, row, events) = (&mut self.mounts, &mut *cx.row, &mut *cx.events);
         self.probe.each(|key, answer, change| {
             hung += u64::from(answer == Answer::Hung);
-            let Some((_, member)) = mounts.living().find(|(_, member)| member.data.asked == key) else { return };
+            let Some((_, member)) = mounts.living_mut().find(|(_, member)| member.data.asked == key) else { return };
+            member.data.space = match answer {
+                Answer::Known(Ok(space)) => Some(space),
+                _ => None,
+            };
             fill(row, member.place, member.data.read_only, answer);
             match change {
                 Some(Change::Hung) => events.push_bytes(EventKind::MOUNT_HUNG, &member.data.mountpoint),
@@ -194,6 +224,7 @@ impl Filesystems {
             fstype: (&*fstype).into(),
             read_only,
             asked,
+            space: None,
         };
         match mounts.add(row, &name, incarnation, data).and_then(|i| mounts.get_mut(i)) {
             // One that was gone and came back still has its old key.

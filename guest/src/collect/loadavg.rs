@@ -2,8 +2,17 @@
 
 use super::Context;
 use crate::kfile::KFile;
-use crate::parse::{fields, hundredths};
+use crate::parse::{fields, find, hundredths, number};
 use informant_wire::metric::id;
+
+/// Tasks that run or want to, from the bytes of `/proc/loadavg`: the reader is one of them and not counted.
+#[must_use]
+pub fn running(bytes: &[u8]) -> Option<u32> {
+    let field = fields(bytes).nth(3)?;
+    let slash = find(field, b'/')?;
+    let tasks = number(field.get(..slash)?)?;
+    u32::try_from(tasks).ok().map(|tasks| tasks.saturating_sub(1))
+}
 
 /// The collector.
 #[derive(Debug)]

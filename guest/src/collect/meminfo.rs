@@ -90,6 +90,32 @@ impl Meminfo {
     }
 }
 
+/// What tells how much memory is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// MemTotal, bytes.
+    pub total_bytes: u64,
+    /// MemAvailable, bytes, or what it is estimated at where the kernel does not tell.
+    pub available_bytes: u64,
+}
+
+/// Reads these alone, from a file's bytes; `None` where they are not there or can not be true.
+#[must_use]
+pub fn figures(bytes: &[u8]) -> Option<Figures> {
+    let mut seen = Seen([None; MEM_IDS]);
+    KEYS.read(bytes, |id, value| {
+        if value <= u64::MAX / 1024 {
+            seen.note(id, value);
+        }
+    });
+    let total = seen.get(id::MEM_TOTAL).filter(|total| *total > 0)?;
+    let available_bytes = match seen.get(id::MEM_AVAILABLE) {
+        Some(available) => (available <= total).then_some(available * 1024)?,
+        None => seen.available_bytes()?,
+    };
+    Some(Figures { total_bytes: total * 1024, available_bytes })
+}
+
 /// The values of one file, KiB: some are looked at together with others before they count.
 #[derive(Debug)]
 struct Seen([Option<u64>; MEM_IDS]);

@@ -11,11 +11,12 @@ use crate::parse::{hexadecimal, number, trim};
 use informant_wire::metric::id;
 use std::os::fd::AsFd;
 
-const DIRECTORY: &[u8] = b"sys/devices/system/memory";
+/// Where blocks are, below the root.
+pub const DIRECTORY: &[u8] = b"sys/devices/system/memory";
 /// Blocks read in one sample.
 const PER_SAMPLE: usize = 128;
 /// Blocks of a round. With more, their sums are absent rather than wrong.
-const MAX_BLOCKS: usize = 8192;
+pub const MAX_BLOCKS: usize = 8192;
 /// Without a change, a round is made when it was left out this many times: an hour at one sample a second.
 const MAX_LEFT_OUT: u32 = 720;
 
@@ -52,7 +53,48 @@ impl Default for MemoryBlocks {
     }
 }
 
+/// Memory that is plugged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// Size of one, bytes.
+    pub size_bytes: u64,
+    /// In blocks that are online, bytes.
+    pub online_bytes: u64,
+    /// In blocks that are not, bytes.
+    pub offline_bytes: u64,
+}
+
+/// Whether a block's `state` says that its memory is in use; `None` for a word that is no state.
+/// `going-offline` still holds data; it counts as online until it is not.
+#[must_use]
+pub fn is_online(state: &[u8]) -> Option<bool> {
+    match trim(state) {
+        b"online" | b"going-offline" => Some(true),
+        b"offline" => Some(false),
+        _ => None,
+    }
+}
+
+/// The number of a block, from the name of its directory.
+#[must_use]
+pub fn block_number(name: &[u8]) -> Option<u32> {
+    name.strip_prefix(b"memory").and_then(number).and_then(|n| u32::try_from(n).ok())
+}
+
+/// Size of a block, from `block_size_bytes`; `None` for what is no size.
+#[must_use]
+pub fn block_size(bytes: &[u8]) -> Option<u64> {
+    hexadecimal(trim(bytes)).filter(|size| *size > 0)
+}
+
 impl MemoryBlocks {
+    /// What the last round found; `None` where the kernel does not tell.
+    #[must_use]
+    pub fn found(&self) -> Option<Blocks> {
+        let [size, online, offline] = self.found;
+        Some(Blocks { size_bytes: size?, online_bytes: online?, offline_bytes: offline? })
+    }
+
     /// One pass. `total_kib`: MemTotal of this sample. `all`: a whole round, at once.
     pub fn sample(&mut self, cx: &mut Context<'_>, total_kib: Option<u64>, all: bool) {
         self.round(cx, total_kib, all);
@@ -86,7 +128,7 @@ impl MemoryBlocks {
         if self.done < self.blocks.len() {
             return;
         }
-        let size = cx.files.read(&mut self.size).and_then(|bytes| hexadecimal(trim(bytes))).filter(|size| *size > 0);
+        let size = cx.files.read(&mut self.size).and_then(block_size);
         let known = (self.online + self.offline > 0).then_some(());
         let bytes = |blocks: u64| known.and(size).and_then(|size| size.checked_mul(blocks));
         self.found = [size, bytes(self.online), bytes(self.offline)];
@@ -95,12 +137,10 @@ impl MemoryBlocks {
     fn read(&mut self, cx: &mut Context<'_>, directory: &Directory<'_>, all: bool) {
         let end = if all { self.blocks.len() } else { self.blocks.len().min(self.done + PER_SAMPLE) };
         for block in self.blocks.get(self.done..end).unwrap_or_default() {
-            match cx.files.read_once(Some(directory), state_path(*block).as_bytes()).map(trim) {
-                Some(b"online") => self.online += 1,
-                // `going-offline` still holds data; it counts as online until it is not.
-                Some(b"going-offline") => self.online += 1,
-                Some(b"offline") => self.offline += 1,
-                _ => {}
+            match cx.files.read_once(Some(directory), state_path(*block).as_bytes()).and_then(is_online) {
+                Some(true) => self.online += 1,
+                Some(false) => self.offline += 1,
+                None => {}
             }
         }
         self.done = end;
@@ -111,8 +151,7 @@ impl MemoryBlocks {
         (self.done, self.online, self.offline) = (0, 0, 0);
         let Ok(directory) = cx.files.open_directory(DIRECTORY) else { return };
         let _ = each_entry(directory.as_fd(), |entry| {
-            let block = entry.name.strip_prefix(b"memory").and_then(number).and_then(|n| u32::try_from(n).ok());
-            self.blocks.extend(block);
+            self.blocks.extend(block_number(entry.name));
             self.blocks.len() <= MAX_BLOCKS
         });
         if self.blocks.len() > MAX_BLOCKS {
@@ -125,7 +164,8 @@ impl MemoryBlocks {
 }
 
 /// `memoryN/state`, without the allocator.
-fn state_path(block: u32) -> heapless::String<32> {
+#[must_use]
+pub fn state_path(block: u32) -> heapless::String<32> {
     let mut path = heapless::String::new();
     let _ = core::fmt::write(&mut path, format_args!("memory{block}/state"));
     path

@@ -227,6 +227,23 @@ impl Sensors {
         }
     }
 
+    /// Where the watched cgroup is, below the root; false while it is not there.
+    pub fn watched_directory(&self, out: &mut Vec<u8>) -> bool {
+        self.cgroups.watched_directory(out)
+    }
+
+    /// Memory that is plugged, as the last round over the blocks found it.
+    #[must_use]
+    pub fn memory_blocks(&self) -> Option<memory_blocks::Blocks> {
+        self.memory_blocks.found()
+    }
+
+    /// The disk with the least room; see [`filesystems::Filesystems::fullest`].
+    #[must_use]
+    pub fn fullest_disk(&self) -> Option<filesystems::Fullest<'_>> {
+        self.filesystems.fullest()
+    }
+
     /// Whether something waits for a place in the schema; true before the first.
     #[must_use]
     pub const fn wants_schema(&self) -> bool {

@@ -17,6 +17,14 @@ pub struct Targets {
     pub full: (MetricId, MetricId),
 }
 
+/// Total, microseconds, of the line `some` or, else, `full` of a file.
+#[must_use]
+pub fn total_us(bytes: &[u8], full: bool) -> Option<u64> {
+    let word: &[u8] = if full { b"full" } else { b"some" };
+    let line = lines(bytes).find(|line| fields(line).next() == Some(word))?;
+    fields(line).filter_map(pair).find(|(key, _)| *key == b"total").and_then(|(_, value)| number(value))
+}
+
 /// Fills a file's numbers in; what is not there is absent.
 pub fn fill(row: &mut Row, at: Place, targets: Targets, bytes: Option<&[u8]>) {
     let (mut some, mut full) = ((None, None), (None, None));

@@ -44,19 +44,3 @@ pub trait Desk: fmt::Debug {
     /// How the demand of a source stands.
     fn demand_state(&self, source: u32) -> Standing;
 }
-
-/// No part that scales: nothing is asked, and demands are not answered.
-#[derive(Debug)]
-pub struct Vacant;
-
-impl Desk for Vacant {
-    fn take_question(&mut self) -> Option<(Size, Size)> {
-        None
-    }
-    fn verdict(&mut self, _: &Verdict, _: u64) {}
-    fn local_demand(&mut self, _: u32, _: &Demand<'_>, _: u64) {}
-    fn withdraw_local(&mut self, _: u32, _: u64) {}
-    fn demand_state(&self, _: u32) -> Standing {
-        Standing::PENDING
-    }
-}

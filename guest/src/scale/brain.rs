@@ -2,12 +2,12 @@
 //! ask. It knows no session; the one that decides is chosen by [`super::controllers`], and a question or an order is
 //! void with its turn.
 
+use crate::collect::Sensors;
+use crate::local::desk::Desk;
 use informant_wire::limits::MAX_NAME;
-use informant_wire::scale::{
-    Applied, AppliedCause, AppliedOutcome, DemandAnswer, DemandId, DemandReason, Downscale, DownscaleAnswer,
-    DownscaleOutcome, DownscaleReason, Resized, Seen,
-};
+use informant_wire::scale::{Applied, DemandAnswer, DemandId, DemandReason, Downscale, DownscaleAnswer, Resized};
 use informant_wire::size::{Bytes, MilliCpu};
+use std::task::Context;
 
 /// What the guest wants to have, in all. Nothing wanted: what was wanted before is taken back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,14 @@ pub struct Wanted {
     pub reason: DemandReason,
     /// Milliseconds that it lives unless it is asked again.
     pub expires_ms: u32,
+}
+
+impl Wanted {
+    /// Whether nothing is wanted: the demand of that id is taken back.
+    #[must_use]
+    pub const fn is_withdrawal(&self) -> bool {
+        self.cpu.is_none() && self.memory.is_none() && self.disk.is_none()
+    }
 }
 
 /// See the module. Times are boot time, microseconds. No call blocks or allocates.
@@ -51,55 +59,12 @@ pub trait Brain: std::fmt::Debug {
     fn current_gone(&mut self, now_us: u64);
 }
 
-/// A guest without sensors: wants nothing, and says that it can not tell.
-#[derive(Debug, Default)]
-pub struct Senseless {
-    question: Option<Downscale>,
-    told: Option<Resized>,
-}
-
-impl Brain for Senseless {
-    fn demand(&mut self, _: u64) -> Option<Wanted> {
-        None
-    }
-
-    fn demand_due_us(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn demand_answered(&mut self, _: &DemandAnswer, _: u64) {}
-
-    fn demand_unanswered(&mut self, _: u64) {}
-
-    fn downscale(&mut self, question: &Downscale, _: u64) {
-        self.question = Some(*question);
-    }
-
-    fn downscale_answer(&mut self, _: u64) -> Option<DownscaleAnswer<'_>> {
-        let question = self.question.take()?;
-        Some(DownscaleAnswer {
-            request: question.request,
-            outcome: DownscaleOutcome::FAILED,
-            reason: DownscaleReason::NO_SAMPLES,
-            usage: Bytes(0),
-            headroom: Bytes(0),
-            limit: Bytes(0),
-            retry_after_ms: 1000,
-            text: "",
-        })
-    }
-
-    fn resized(&mut self, told: &Resized, _: u64) {
-        self.told = Some(*told);
-    }
-
-    fn applied(&mut self, _: u64) -> Option<Applied> {
-        let told = self.told.take()?;
-        let (outcome, cause) = (AppliedOutcome::FAILED, AppliedCause::NOT_PLUGGED);
-        Some(Applied { request: told.request, outcome, cause, seen: Seen::default() })
-    }
-
-    fn current_gone(&mut self, _: u64) {
-        *self = Self::default();
-    }
+/// All that the loop has of scaling: one thing that knows, seen by hosts as a [`Brain`] and by advisors as a [`Desk`].
+pub trait Mind: Brain + Desk {
+    /// One wake-up: looks when it is time to.
+    fn poll(&mut self, cx: &mut Context<'_>, now_us: u64);
+    /// A sample was taken: what the collectors know.
+    fn observe(&mut self, sensors: &Sensors);
+    /// When [`Self::poll`] has something to do.
+    fn deadline_us(&self) -> u64;
 }

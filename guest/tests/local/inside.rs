@@ -3,11 +3,13 @@
 use crate::agent::Place;
 use informant_guest::args::{HostLink, Run};
 use informant_guest::clock::Timer;
+use informant_guest::collect::Sensors;
 use informant_guest::link::Address;
 use informant_guest::local::desk::{Desk, Standing};
 use informant_guest::local::tally::Verdict;
+use informant_guest::scale::brain::{Brain, Mind, Wanted};
 use informant_guest::{reactor, run};
-use informant_wire::scale::{Demand, DemandReason};
+use informant_wire::scale::{Applied, Demand, DemandAnswer, DemandReason, Downscale, DownscaleAnswer, Resized};
 use informant_wire::size::{Bytes, Size};
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -17,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -34,6 +36,35 @@ struct Script {
     questions: Receiver<(Size, Size)>,
     came: Sender<Came>,
     standing: Arc<Mutex<Standing>>,
+}
+
+/// No host is there to hear of it.
+impl Brain for Script {
+    fn demand(&mut self, _: u64) -> Option<Wanted> {
+        None
+    }
+    fn demand_due_us(&self) -> u64 {
+        u64::MAX
+    }
+    fn demand_answered(&mut self, _: &DemandAnswer, _: u64) {}
+    fn demand_unanswered(&mut self, _: u64) {}
+    fn downscale(&mut self, _: &Downscale, _: u64) {}
+    fn downscale_answer(&mut self, _: u64) -> Option<DownscaleAnswer<'_>> {
+        None
+    }
+    fn resized(&mut self, _: &Resized, _: u64) {}
+    fn applied(&mut self, _: u64) -> Option<Applied> {
+        None
+    }
+    fn current_gone(&mut self, _: u64) {}
+}
+
+impl Mind for Script {
+    fn poll(&mut self, _: &mut Context<'_>, _: u64) {}
+    fn observe(&mut self, _: &Sensors) {}
+    fn deadline_us(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 impl Desk for Script {
@@ -80,6 +111,9 @@ impl Inside {
             root: PathBuf::from("/"),
             interval,
             cgroup: None,
+            tripwire: false,
+            clear_memory_high: false,
+            thaw: false,
             name: Some("vm".to_owned()),
             state: place.path("state"),
             local: Some(socket.clone()),
@@ -93,7 +127,7 @@ impl Inside {
             runtime.block_on(async {
                 let none = SignalFd::with_flags(&SigSet::empty(), SfdFlags::SFD_NONBLOCK).unwrap();
                 let mut agent = run::build(&options, Timer::new().unwrap(), reactor::register(none).unwrap());
-                agent.desk = Box::new(desk);
+                agent.mind = Box::new(desk);
                 std::future::poll_fn(|cx| match agent.poll(cx) {
                     Poll::Pending if !ends.load(Ordering::Relaxed) => Poll::Pending,
                     _ => Poll::Ready(()),

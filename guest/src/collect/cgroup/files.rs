@@ -215,8 +215,65 @@ pub fn read_cold(
     disks.read(cold.next(files, b"io.stat").unwrap_or_default(), row);
 }
 
-/// `max` or a number.
-fn limit(bytes: &[u8]) -> Option<u64> {
+/// Memory of a cgroup that the kernel can not take back without the workload's help, from the bytes of its
+/// `memory.stat`: anonymous memory, tmpfs and shared memory, and what the kernel holds for it. Swapped-out pages are
+/// not in memory and do not count. `None` without the line `anon`.
+#[must_use]
+pub fn held_bytes(memory_stat: &[u8]) -> Option<u64> {
+    let (mut anon, mut other) = (None, 0_u64);
+    // `kernel` (Linux 5.18) is the sum of its parts and of reclaimable slab; the parts are in every kernel.
+    MEMORY_STAT.read(memory_stat, |id, value| match id {
+        id::CGROUP_STAT_ANON => anon = Some(value),
+        id::CGROUP_STAT_SHMEM
+        | id::CGROUP_STAT_SLAB_UNRECLAIMABLE
+        | id::CGROUP_STAT_KERNEL_STACK
+        | id::CGROUP_STAT_PAGETABLES
+        | id::CGROUP_STAT_PERCPU
+        | id::CGROUP_STAT_VMALLOC
+        | id::CGROUP_STAT_SOCK => other = other.saturating_add(value),
+        _ => {}
+    });
+    anon.map(|anon| anon.saturating_add(other))
+}
+
+/// How often a cgroup met its limits: the counts of `memory.events`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// Over `memory.high`.
+    pub high: u64,
+    /// At `memory.max`.
+    pub max: u64,
+    /// Out of memory, whether or not something was killed.
+    pub oom: u64,
+    /// Processes killed.
+    pub oom_kill: u64,
+}
+
+/// Reads them; what is not there is 0, and what is unknown is skipped.
+#[must_use]
+pub fn events(bytes: &[u8]) -> Events {
+    let mut events = Events::default();
+    EVENTS.read(bytes, |id, value| match id {
+        id::CGROUP_EVENT_HIGH => events.high = value,
+        id::CGROUP_EVENT_MAX => events.max = value,
+        id::CGROUP_EVENT_OOM => events.oom = value,
+        id::CGROUP_EVENT_OOM_KILL => events.oom_kill = value,
+        _ => {}
+    });
+    events
+}
+
+/// Whether a cgroup is frozen, whoever asked for it, from its `cgroup.events`.
+#[must_use]
+pub fn is_frozen(cgroup_events: &[u8]) -> bool {
+    let mut frozen = false;
+    CGROUP_EVENTS.read(cgroup_events, |id, value| frozen |= id == id::CGROUP_FROZEN && value > 0);
+    frozen
+}
+
+/// `max` or a number: [`UNLIMITED`] or bytes.
+#[must_use]
+pub fn limit(bytes: &[u8]) -> Option<u64> {
     match trim(bytes) {
         b"max" => Some(UNLIMITED),
         digits => number(digits),

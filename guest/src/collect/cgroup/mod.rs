@@ -101,6 +101,18 @@ impl Cgroups {
         (!self.watched.as_deref().is_some_and(found)).then_some(Missing(asked))
     }
 
+    /// Where the watched one is, below the root, without a slash at either end; false while it is not there.
+    pub fn watched_directory(&self, out: &mut Vec<u8>) -> bool {
+        out.clear();
+        let (Some(base), Some(watched)) = (&self.base, &self.watched) else { return false };
+        if !self.groups.living().any(|(_, member)| member.name == *watched) {
+            return false;
+        }
+        out.extend_from_slice(base);
+        out.extend_from_slice(watched);
+        true
+    }
+
     /// One pass. `mounts`: where the mount table says that cgroup2 is, the best first; `trusted`: there is such a table, and it is this
     /// machine's.
     pub fn sample(&mut self, cx: &mut Context<'_>, mounts: &[Box<[u8]>], trusted: bool, all: bool) {

@@ -1,0 +1,135 @@
+use super::*;
+use informant_wire::scale::RequestId;
+use informant_wire::size::Bytes;
+use proptest::prelude::*;
+
+const S: u64 = 1_000_000;
+
+fn wanted(mib: u64, urgency: u8) -> Wanted {
+    Wanted {
+        id: DemandId(0),
+        cpu: None,
+        memory: Some(Bytes::mib(mib)),
+        disk: None,
+        urgency,
+        reason: DemandReason::USAGE,
+        expires_ms: 10_000,
+    }
+}
+
+fn answer(outcome: DemandOutcome, retry_after_ms: u32) -> DemandAnswer {
+    DemandAnswer { request: RequestId(1), outcome, granted: Size::default(), retry_after_ms }
+}
+
+/// neon#5263: a thousand requests a second at the largest size.
+#[test]
+fn at_the_maximum_it_is_asked_once_a_second_and_later_where_told() {
+    let mut asking = Asking::new(7);
+    let (mut asked, mut now_us) = (0, 0);
+    while now_us < 60 * S {
+        asking.want(Some(wanted(512 + now_us / S, 50)), now_us);
+        if asking.next(now_us).is_some() {
+            asked += 1;
+            asking.answered(&answer(DemandOutcome::AT_MAXIMUM, 0), now_us);
+        }
+        now_us += 100_000;
+    }
+    assert_eq!(asked, 60);
+    asking.want(Some(wanted(900, 50)), now_us);
+    assert!(asking.next(now_us).is_some());
+    asking.answered(&answer(DemandOutcome::AT_MAXIMUM, 30_000), now_us);
+    assert_eq!(asking.due_us(), now_us + 30 * S);
+    asking.want(Some(wanted(5000, 55)), now_us + S);
+    assert_eq!(asking.due_us(), now_us + 30 * S, "more is no news to one who has nothing");
+    asking.want(Some(wanted(5000, 90)), now_us + S / 2);
+    assert_eq!(asking.due_us(), now_us + S, "that it burns is, after a second");
+    asking.next(now_us + S).unwrap();
+    asking.answered(&answer(DemandOutcome::DENIED, u32::MAX), now_us + S);
+    assert_eq!(asking.due_us(), now_us + S + LATEST_US);
+}
+
+#[test]
+fn one_need_has_one_id_and_the_next_has_another() {
+    let mut asking = Asking::new(u64::MAX - 1);
+    asking.want(Some(wanted(512, 50)), 0);
+    let first = asking.next(0).unwrap();
+    asking.answered(&answer(DemandOutcome::GRANTED, 0), 1);
+    assert_eq!(asking.due_us(), 1 + RENEW_US);
+    asking.want(Some(wanted(1024, 50)), 2);
+    let more = asking.next(S).unwrap();
+    assert_eq!((more.id, more.memory), (first.id, Some(Bytes::mib(1024))));
+    asking.answered(&answer(DemandOutcome::PARTIAL, 0), S);
+    // It dips, and comes back before anybody was told.
+    asking.want(None, S + 1);
+    asking.want(Some(wanted(1024, 50)), S + 2);
+    assert_eq!(asking.next(2 * S).unwrap().id, first.id);
+    asking.unanswered(2 * S);
+    asking.want(None, 2 * S + 1);
+    assert_eq!(asking.next(2 * S + 1), None, "at most one a second, a withdrawal too");
+    let back = asking.next(3 * S).unwrap();
+    assert!(back.is_withdrawal() && back.id == first.id && back.reason == DemandReason::WITHDRAWN);
+    asking.answered(&answer(DemandOutcome::GRANTED, 0), 3 * S);
+    assert_eq!((asking.next(9 * S), asking.due_us()), (None, u64::MAX), "once");
+    asking.want(Some(wanted(512, 50)), 10 * S);
+    let next = asking.next(10 * S).unwrap();
+    assert_ne!(next.id, first.id);
+}
+
+#[test]
+fn what_was_never_asked_needs_no_withdrawal() {
+    let mut asking = Asking::new(0);
+    asking.want(Some(wanted(512, 50)), 0);
+    asking.want(None, 1);
+    assert_eq!((asking.due_us(), asking.next(9 * S)), (u64::MAX, None));
+}
+
+/// as#163, as#200: one failure is not the end; as#495: nothing is waited for that can not come.
+#[test]
+fn a_demand_goes_to_the_next_controller() {
+    let mut asking = Asking::new(0);
+    asking.want(Some(wanted(512, 50)), 0);
+    let first = asking.next(0).unwrap();
+    assert_eq!(asking.due_us(), u64::MAX, "an answer is waited for");
+    asking.unanswered(100);
+    assert_eq!(asking.due_us(), S);
+    assert_eq!(asking.next(S).unwrap(), first);
+    asking.answered(&answer(DemandOutcome::DENIED, 60_000), S);
+    asking.unanswered(S + 1);
+    assert_eq!(asking.due_us(), 2 * S, "what one denied the next may give");
+    assert_eq!(asking.outcome(), None);
+}
+
+#[test]
+fn an_answer_that_nobody_waits_for_has_no_effect() {
+    let mut asking = Asking::new(0);
+    asking.answered(&answer(DemandOutcome::GRANTED, 0), 0);
+    asking.want(Some(wanted(512, 50)), 0);
+    asking.answered(&answer(DemandOutcome::AT_MAXIMUM, 60_000), 0);
+    assert_eq!((asking.due_us(), asking.outcome()), (0, None));
+}
+
+proptest! {
+    /// A demand is never lost, never asked twice in a second, and never waits for longer than its bounds.
+    #[test]
+    fn asked_in_time_and_not_too_often(
+        steps in prop::collection::vec((0_u8..6, 0_u64..3_000_000, 1_u64..4000, 0_u8..=100, 0_u16..9, 0_u32..100_000), 1..200)
+    ) {
+        let (mut asking, mut now_us, mut last) = (Asking::new(3), 0, None::<u64>);
+        for (what, step, mib, urgency, outcome, retry) in steps {
+            now_us += step;
+            match what {
+                0 => asking.want(Some(wanted(mib, urgency)), now_us),
+                1 => asking.want(None, now_us),
+                2 => { asking.answered(&answer(DemandOutcome(outcome), retry), now_us); }
+                3 => asking.unanswered(now_us),
+                _ => if asking.next(now_us).is_some() {
+                    prop_assert!(last.is_none_or(|last| now_us >= last + EVERY_US));
+                    last = Some(now_us);
+                }
+            }
+            if asking.wanted().is_some() && asking.flight.is_none() {
+                prop_assert!(asking.due_us() <= now_us + LATEST_US);
+            }
+        }
+    }
+}
