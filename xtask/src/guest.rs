@@ -61,6 +61,11 @@ fn compile(arch: Arch, what: &[&str]) -> Result<PathBuf> {
     if arch == Arch::Aarch64 {
         flags.push("-C linker=rust-lld".to_owned());
     }
+    if setup::has_sources() {
+        // Nothing in the agent panics by design, and what would say so is a tenth of it: a defect ends it at once, and
+        // init starts it again.
+        flags.extend(["-Z unstable-options", "-C panic=immediate-abort"].map(str::to_owned));
+    }
     flags.extend(remapped_paths());
     let mut cargo = run::cargo();
     cargo.args([
@@ -115,9 +120,9 @@ fn remapped_paths() -> Vec<String> {
 
 /// Cargo's own separator: unlike a blank it does not break paths with blanks.
 fn encoded(flags: &[String]) -> String {
-    let words = flags.iter().flat_map(|flag| match flag.strip_prefix("-C ") {
-        Some(option) => vec!["-C".to_owned(), option.to_owned()],
-        None => vec![flag.clone()],
+    let words = flags.iter().flat_map(|flag| match flag.split_once(' ') {
+        Some((letter @ ("-C" | "-Z"), option)) => vec![letter, option],
+        _ => vec![flag.as_str()],
     });
     words.collect::<Vec<_>>().join("\x1f")
 }

@@ -3,7 +3,7 @@
 
 use super::{Context, Host, Hosts};
 use crate::link::session::{Notice, Session};
-use crate::scale::controllers::{Failure, Key};
+use crate::scale::controllers::Key;
 use informant_wire::scale::{Epoch, RequestId};
 
 /// The brain does not make the loop look for a demand more often.
@@ -14,9 +14,8 @@ impl Hosts {
     pub(super) fn register(&mut self, at: usize, context: &mut Context<'_>) {
         let Some(Host { key, session, .. }) = self.hosts.get(at) else { return };
         let (role, id) = (session.role(), session.controller());
-        if !self.registry.welcomed(*key, role, id, session.peer_name(), context.now_us) {
-            tracing::warn!("host '{}' can not be registered: too many sessions", session.peer_name());
-        }
+        // There is room: no more sessions than the registry holds may stay.
+        self.registry.welcomed(*key, role, id, session.peer_name(), context.now_us);
     }
 
     /// A session took something that is of this conversation.
@@ -124,11 +123,8 @@ impl Hosts {
         if let Some((key, failure)) = self.registry.take_failure() {
             counts.failed_switches += 1;
             let name = session_of(&mut self.hosts, key).map_or("", |session| session.peer_name());
-            match failure {
-                // A host of a version that knows nothing of this.
-                Failure::Silent => tracing::debug!("host '{name}' does not decide: {failure}"),
-                Failure::Refused => tracing::warn!("host '{name}' does not decide: {failure}"),
-            }
+            // Not louder: a host of a version that knows nothing of this is silent for ever.
+            tracing::debug!("host '{name}' does not decide: {failure}");
         }
         let turn = self.registry.holder();
         if turn == self.turn {

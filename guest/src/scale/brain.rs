@@ -7,6 +7,7 @@ use crate::local::desk::Desk;
 use informant_wire::limits::MAX_NAME;
 use informant_wire::scale::{Applied, DemandAnswer, DemandId, DemandReason, Downscale, DownscaleAnswer, Resized};
 use informant_wire::size::{Bytes, MilliCpu};
+use std::fmt;
 use std::task::Context;
 
 /// What the guest wants to have, in all. Nothing wanted: what was wanted before is taken back.
@@ -37,7 +38,7 @@ impl Wanted {
 }
 
 /// See the module. Times are boot time, microseconds. No call blocks or allocates.
-pub trait Brain: std::fmt::Debug {
+pub trait Brain {
     /// What should be asked now: asked of the host that decides, and not called again before it is resolved by one of
     /// the next two. Gives the same demand again when it is time to repeat it, at most once a second.
     fn demand(&mut self, now_us: u64) -> Option<Wanted>;
@@ -67,4 +68,18 @@ pub trait Mind: Brain + Desk {
     fn observe(&mut self, sensors: &Sensors);
     /// When [`Self::poll`] has something to do.
     fn deadline_us(&self) -> u64;
+}
+
+/// By hand: as a part of the trait it would bring the text of all that it knows into the program.
+impl fmt::Debug for dyn Brain + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Brain")
+    }
+}
+
+/// By hand: as a part of the trait it would bring the text of all that it knows into the program.
+impl fmt::Debug for dyn Mind + '_ {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Mind")
+    }
 }

@@ -162,7 +162,7 @@ fn a_flood_and_frames_that_do_not_decode_end_their_own_connection_only() {
 /// `informant-guest demand` as another user.
 fn demand_as(place: &Place, uid: u32, gid: u32) -> Output {
     let mut command = Command::new(place.path("informant-guest"));
-    command.args(["demand", "--memory", "512MiB", "--socket"]).arg(place.path("state/agent.sock"));
+    command.args(["demand", "--memory", "512TiB", "--socket"]).arg(place.path("state/agent.sock"));
     command.uid(uid).gid(gid).output().unwrap()
 }
 

@@ -6,11 +6,11 @@ use super::Notice;
 use crate::scale::brain::Wanted;
 use crate::scale::controllers::{Registry, Step};
 use informant_wire::HostToGuest;
-use informant_wire::frame::EncodeError;
+use informant_wire::frame::{self, EncodeError, kind};
 use informant_wire::limits::MAX_SCALE_TEXT;
 use informant_wire::scale::{
-    Applied, AppliedOutcome, Controllers, Demand, DemandAnswer, DiskWanted, DownscaleAnswer, Epoch, RequestId, Resume,
-    RoleAnswer, Stale, Suspend, Unregistered,
+    Applied, AppliedOutcome, Controllers, Demand, DemandAnswer, DiskWanted, DownscaleAnswer, Epoch, RequestId,
+    RoleAnswer, Suspend, Unregistered,
 };
 
 /// Frame, ids, codes and five numbers, and the text.
@@ -35,7 +35,7 @@ pub(super) struct Talk {
     command: Option<RequestId>,
     applied: Option<Applied>,
     answer: Answer,
-    stale: Option<Stale>,
+    stale: Option<(RequestId, Epoch)>,
     list: Option<RequestId>,
     unregistered: Option<bool>,
     late: u64,
@@ -135,7 +135,7 @@ impl Talk {
     }
 
     pub(super) fn stale(&mut self, request: RequestId, current: Epoch) {
-        self.stale = Some(Stale { request, current });
+        self.stale = Some((request, current));
     }
 
     pub(super) fn unregistered(&mut self, was_current: bool) {
@@ -186,10 +186,8 @@ impl Talk {
         };
         if let Some((step, epoch)) = self.role {
             let request = self.next;
-            match step {
-                Step::Resume => put(&|out| Resume { request, epoch }.encode(out))?,
-                Step::Suspend | Step::Withdraw => put(&|out| Suspend { request, epoch }.encode(out))?,
-            }
+            let kind = if step == Step::Resume { kind::RESUME } else { kind::SUSPEND };
+            put(&|out| of_turn(out, kind, request, epoch))?;
             self.next = request.next();
             (self.role, self.role_open) = (None, Some((request, step, epoch)));
         }
@@ -197,8 +195,8 @@ impl Talk {
             put(&|out| Controllers { request, list: registry.list(now_us) }.encode(out))?;
             self.list = None;
         }
-        if let Some(stale) = self.stale {
-            put(&|out| stale.encode(out))?;
+        if let Some((request, current)) = self.stale {
+            put(&|out| of_turn(out, kind::STALE, request, current))?;
             self.stale = None;
         }
         if let Some(applied) = self.applied {
@@ -227,6 +225,11 @@ impl Talk {
         let was_current = self.unregistered.take()?;
         Some(Unregistered { was_current }.encode(room))
     }
+}
+
+/// Suspend, Resume and Stale: one form, so one encoder.
+fn of_turn(out: &mut [u8], kind: u8, request: RequestId, epoch: Epoch) -> Result<usize, EncodeError> {
+    frame::encode(out, kind, &Suspend { request, epoch })
 }
 
 fn demand(wanted: &Wanted, request: RequestId) -> Demand<'_> {

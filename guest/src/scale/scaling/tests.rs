@@ -224,9 +224,9 @@ fn advisors_are_asked_when_the_numbers_allow_it_and_a_silent_one_is_named() {
     assert_eq!(answer.text, "an index is being built");
     vm.ask(4096, 2048, false);
     vm.scaling.next_question(vm.now_us).unwrap();
-    vm.pass(1900);
+    vm.pass(2200);
     assert_eq!(vm.answer(), None);
-    vm.pass(100);
+    vm.pass(200);
     assert_eq!(vm.answer(), Some((DownscaleOutcome::DENIED, DownscaleReason::ADVISOR_SILENT)));
     vm.scaling.advised(None);
     assert_eq!(vm.answer(), None, "too late");
