@@ -119,7 +119,7 @@ fn a_second_host_reads_through_the_control_port_while_the_first_one_s_session_li
 }
 
 /// One VM for all of it: each part leaves it as small as it was.
-#[expect(dead_code, reason = "a test once agent and daemon scale")]
+#[test]
 fn a_vm_gets_what_it_needs_and_gives_it_back_whoever_is_killed() -> Result<()> {
     let mut rig = Rig::boot(|tap| scaling_toml(tap, 2048))?;
     scenarios::memory_comes_and_goes(&rig, "anon", "memory")?;
@@ -130,7 +130,7 @@ fn a_vm_gets_what_it_needs_and_gives_it_back_whoever_is_killed() -> Result<()> {
     kills::every_kill_is_survived(&mut rig)
 }
 
-#[expect(dead_code, reason = "a test once agent and daemon scale")]
+#[test]
 fn at_the_maximum_the_guest_is_told_so_and_asks_once_a_second_at_most() -> Result<()> {
     let rig = Rig::boot(|tap| scaling_toml(tap, 640))?;
     // Of 532 MiB usable, with some 30 MiB of the system's own: over 0.85, and 60 MiB are left.

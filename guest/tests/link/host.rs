@@ -39,7 +39,7 @@ impl Host {
         let deadline = Instant::now() + within;
         loop {
             match self.0.accept() {
-                Ok((stream, _)) => return Some(Peer::new(stream)),
+                Ok((stream, _)) => return Some(Peer::of_this_machine(stream)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => panic!("accept: {error}"),
             }
@@ -115,6 +115,8 @@ pub(crate) struct Peer {
     generation: Option<u32>,
     pub(crate) session: SessionId,
     pub(crate) challenge: Challenge,
+    /// Demands are heard. An agent that runs here demands whatever this machine lacks at the time.
+    hears_demands: bool,
 }
 
 impl Peer {
@@ -133,14 +135,20 @@ impl Peer {
             generation: None,
             session,
             challenge: Challenge([session.0.to_le_bytes()[0] ^ 0x5a; 16]),
+            hears_demands: true,
         }
+    }
+
+    /// Of an agent of this machine.
+    fn of_this_machine(stream: UnixStream) -> Self {
+        Self { hears_demands: false, ..Self::new(stream) }
     }
 
     pub(crate) fn connect(path: &Path) -> Self {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match UnixStream::connect(path) {
-                Ok(stream) => return Self::new(stream),
+                Ok(stream) => return Self::of_this_machine(stream),
                 Err(error) => assert!(Instant::now() < deadline, "{}: {error}", path.display()),
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -169,6 +177,9 @@ impl Peer {
                     &mut self.values,
                     &mut self.present,
                 );
+                if !self.hears_demands && matches!(said, Some(Said::Demand { .. })) {
+                    continue;
+                }
                 if said.is_some() {
                     break said;
                 }
