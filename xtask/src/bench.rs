@@ -12,6 +12,7 @@ mod exporter;
 mod in_vm;
 mod ingest;
 mod legs;
+mod policies;
 mod process;
 mod receiver;
 mod report;
@@ -36,7 +37,7 @@ use row::Row;
 /// For `cargo xtask bench --help`.
 pub const HELP: &str = "\
   --quick                 short times and 1,000 instances; writes target/BENCHMARKS-quick.md instead of BENCHMARKS.md
-  NAME...                 only these, and write nothing: size memory sample idle bytes vm legs ingest scale
+  NAME...                 only these, and write nothing: size memory sample idle bytes vm legs ingest scale policies
 ";
 
 struct Group {
@@ -55,6 +56,7 @@ const GROUPS: &[Group] = &[
     Group { name: "legs", what: "from a need to memory that is online", run: legs::rows },
     Group { name: "ingest", what: "decode and store on one core", run: ingest::rows },
     Group { name: "scale", what: "the daemon with thousands of instances", run: scale::rows },
+    Group { name: "policies", what: "scaling policies on replayed traces", run: policies::rows },
 ];
 
 /// What all groups share in one run.

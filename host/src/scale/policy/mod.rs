@@ -12,6 +12,7 @@ mod inputs;
 mod number;
 pub mod pressure;
 mod reason;
+pub mod replay;
 mod rules;
 mod trend;
 pub mod working_set;
@@ -20,6 +21,8 @@ pub mod working_set;
 mod fixture;
 #[cfg(test)]
 mod flow_tests;
+#[cfg(test)]
+mod properties;
 #[cfg(test)]
 mod vectors;
 

@@ -109,15 +109,20 @@ impl Pressure {
         let present = inputs.present.memory;
         let only = |memory: Bytes| Size { memory, cpu: MilliCpu(0) };
         let outlook = self.ahead.look(inputs, sample, used);
-        let least = self.size_for(used, self.tight);
-        let good = self.size_for(used, self.slack);
+        // What comes and goes within seconds comes again.
+        let peak = inputs.trend.peak(inputs.now_us).unwrap_or_default().max(used);
+        let (least, good) = (self.size_for(peak, self.tight), self.size_for(peak, self.slack));
         if least > present || good.saturating_add(self.rules.memory_step) <= present {
             aim.raise(only(good), Reason::Memory { used, total: sample.memory_total, needs: Amount::Memory(good) });
         } else {
             aim.keep(only(present));
         }
-        if let Some(growth) = outlook.growth {
-            aim.raise(only(self.size_for(used.saturating_add(outlook.more), self.slack)), growth);
+        if let Some(growth) = outlook.growth
+            && self.size_for(used.saturating_add(outlook.more), self.tight) > present
+        {
+            // Twice as far as is needed now: else it would be resized every second.
+            let far = used.saturating_add(outlook.more).saturating_add(outlook.more);
+            aim.raise(only(self.size_for(far, self.slack)), growth);
         }
         if let Some(pressed) = outlook.pressed {
             let more = if outlook.relieved { Bytes(0) } else { self.step_memory };

@@ -4,9 +4,9 @@ use super::Sample;
 use informant_wire::size::{Bytes, Size};
 
 /// Samples that are kept: as many seconds at 1 Hz.
-const KEPT: usize = 8;
+const KEPT: usize = 20;
 /// Samples older than that say nothing about now.
-const WINDOW_US: u64 = 10_000_000;
+const WINDOW_US: u64 = 20_000_000;
 /// Two samples closer than that make no rate.
 const LEAST_US: u64 = 1_500_000;
 
@@ -50,24 +50,27 @@ impl Trend {
         self.held = (self.held + 1).min(KEPT);
     }
 
-    /// Bytes that used memory grows by in a second: the larger of its rates over the last two samples that are far enough
-    /// apart, and over all that are kept. 0 when it shrinks; `None` while too little is known.
+    /// Bytes that used memory grows by in a second: by how much it exceeds the highest of before. What only goes up and
+    /// down grows by nothing. `None` while too little is known.
     #[must_use]
     pub fn growth(&self, now_us: u64) -> Option<Bytes> {
         let [.., newest] = self.points;
-        if now_us.saturating_sub(newest.taken_us) > WINDOW_US {
-            return None;
-        }
-        let rate = |from: &Point| {
-            let us = newest.taken_us.saturating_sub(from.taken_us);
-            let grown = u128::from(newest.used.saturating_sub(from.used).0) * 1_000_000;
-            (LEAST_US..=WINDOW_US)
-                .contains(&us)
-                .then(|| Bytes(u64::try_from(grown / u128::from(us)).unwrap_or(u64::MAX)))
-        };
-        let known = self.points.iter().rev().take(self.held);
-        let recent = known.clone().find_map(rate);
-        recent.max(known.rev().find_map(rate))
+        let age = |point: &Point| newest.taken_us.saturating_sub(point.taken_us);
+        let before = self.kept(now_us).filter(|point| age(point) >= LEAST_US);
+        let highest = before.max_by_key(|point| (point.used, point.taken_us))?;
+        let grown = u128::from(newest.used.saturating_sub(highest.used).0) * 1_000_000;
+        Some(Bytes(u64::try_from(grown / u128::from(age(highest).max(1))).unwrap_or(u64::MAX)))
+    }
+
+    /// The most memory in use that is kept.
+    #[must_use]
+    pub fn peak(&self, now_us: u64) -> Option<Bytes> {
+        self.kept(now_us).map(|point| point.used).max()
+    }
+
+    fn kept(&self, now_us: u64) -> impl Iterator<Item = &Point> {
+        let recent = move |point: &&Point| now_us.saturating_sub(point.taken_us) <= WINDOW_US;
+        self.points.iter().rev().take(self.held).take_while(recent)
     }
 
     /// Whether the size rose within so many seconds: what was given has hardly arrived, and averages still tell of
@@ -88,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_per_second_and_recent() {
+    fn growth_is_per_second_and_beyond_the_highest_of_before() {
         let mut trend = Trend::default();
         assert_eq!(trend.growth(0), None);
         for second in 1..=10 {
@@ -99,11 +102,15 @@ mod tests {
         assert_eq!(trend.growth(11_000_000), Some(Bytes::mib(55)), "over the last two seconds");
         trend.saw(0, Some(&at(11, 1200)), Size::default());
         assert_eq!(trend.growth(11_000_000), Some(Bytes::mib(55)), "a repeated one counts once");
-        assert_eq!(trend.growth(22_000_000), None, "it is old");
-        for second in 12..=20 {
-            trend.saw(0, Some(&at(second, 1200 - second)), Size::default());
+        assert_eq!(trend.growth(32_000_000), None, "it is old");
+        for second in 12..=30 {
+            let used = if second % 2 == 0 { 900 } else { 1190 };
+            trend.saw(0, Some(&at(second, used)), Size::default());
+            assert_eq!(trend.growth(second * 1_000_000), Some(Bytes(0)), "what goes up and down does not grow");
         }
-        assert_eq!(trend.growth(20_000_000), Some(Bytes(0)));
+        assert_eq!(trend.peak(30_000_000), Some(Bytes::mib(1200)));
+        trend.saw(0, Some(&at(32, 900)), Size::default());
+        assert_eq!(trend.peak(32_000_000), Some(Bytes::mib(1190)));
     }
 
     #[test]
@@ -111,7 +118,7 @@ mod tests {
         let mut trend = Trend::default();
         trend.saw(0, Some(&at(1, 100)), Size::default());
         trend.saw(0, Some(&at(60, 900)), Size::default());
-        assert_eq!(trend.growth(60_000_000), None);
+        assert_eq!((trend.growth(60_000_000), trend.peak(60_000_000)), (None, Some(Bytes::mib(900))));
         trend.saw(0, Some(&at(3, 100)), Size::default());
         trend.saw(0, Some(&at(5, 300)), Size::default());
         assert_eq!(trend.growth(5_000_000), Some(Bytes::mib(100)));

@@ -22,7 +22,7 @@ enum Row {
     /// The working set of a series in units of cache, and whole units.
     Cache(&'static [f64], f64, u32),
     /// What a state leads to.
-    State(Inputs, bool, Size),
+    State(Box<Inputs>, bool, Size),
 }
 
 const RISING: &[f64] = &[
@@ -34,6 +34,10 @@ const PAGES: &[f64] = &[
     0.0, 15e3, 30e3, 40e3, 50e3, 150e3, 175e3, 180e3, 185e3, 190e3, 250e3, 300e3, 350e3, 375e3, 400e3, 415e3, 425e3,
     430e3, 435e3, 435e3,
 ];
+
+fn state(inputs: Inputs, cache: bool, expected: Size) -> Row {
+    Row::State(Box::new(inputs), cache, expected)
+}
 
 fn rows() -> Vec<(&'static str, Row)> {
     let mib = |tenths: u64| Bytes(tenths * Bytes::MIB / 10);
@@ -58,34 +62,21 @@ fn rows() -> Vec<(&'static str, Row)> {
         ("§9 wss basic highest", Row::Project(&[0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.0, 1.0, 1.0, 1.0], 0.5, 1.05)),
         ("§9 wss second highest from bigger slope", Row::Project(&[0.0, 0.3, 0.5, 0.6], 2.0, 0.9)),
         ("§9 state BasicLFCScaleup, the cache alone", Row::Cache(PAGES, 2.0345, 3)),
-        ("§9 state BasicScaleup", Row::State(inputs(size(250, 1), load(0.3)), false, size(500, 2))),
+        ("§9 state BasicScaleup", state(inputs(size(250, 1), load(0.3)), false, size(500, 2))),
         (
             "§9 state MismatchedApprovedNoScaledown",
-            Row::State(Inputs { denied: denied(size(250, 1)), ..inputs(size(250, 2), load(0.0)) }, false, size(500, 2)),
+            state(Inputs { denied: denied(size(250, 1)), ..inputs(size(250, 2), load(0.0)) }, false, size(500, 2)),
         ),
         (
             "§9 state MismatchedApprovedNoScaledownButVMAtMaximum",
-            Row::State(
-                Inputs { denied: denied(size(1000, 4)), ..inputs(size(1000, 5), load(0.0)) },
-                false,
-                size(1000, 5),
-            ),
+            state(Inputs { denied: denied(size(1000, 4)), ..inputs(size(1000, 5), load(0.0)) }, false, size(1000, 5)),
         ),
-        (
-            "§9 state BasicLFCScaleup",
-            Row::State(Inputs { cache, ..inputs(size(250, 1), load(0.0)) }, true, size(750, 3)),
-        ),
-        (
-            "§9 state CanScaleUpWithoutExpectedLFCMetrics",
-            Row::State(inputs(size(250, 1), load(0.3)), true, size(500, 2)),
-        ),
-        (
-            "§9 state CanScaleToBoundsWithoutExpectedMetrics",
-            Row::State(inputs(size(750, 5), load(0.3)), true, size(750, 4)),
-        ),
+        ("§9 state BasicLFCScaleup", state(Inputs { cache, ..inputs(size(250, 1), load(0.0)) }, true, size(750, 3))),
+        ("§9 state CanScaleUpWithoutExpectedLFCMetrics", state(inputs(size(250, 1), load(0.3)), true, size(500, 2))),
+        ("§9 state CanScaleToBoundsWithoutExpectedMetrics", state(inputs(size(750, 5), load(0.3)), true, size(750, 4))),
         (
             "§9 state CanScaleUpWithoutExpectedSystemMetrics",
-            Row::State(Inputs { cache, ..inputs(size(250, 1), None) }, true, size(750, 3)),
+            state(Inputs { cache, ..inputs(size(250, 1), None) }, true, size(750, 3)),
         ),
     ]
 }
