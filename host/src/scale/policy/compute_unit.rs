@@ -90,3 +90,70 @@ impl ComputeUnit {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{inputs, sample, units};
+    use super::super::{Denied, Policy, Wanted};
+    use super::*;
+
+    fn decide(inputs: &Inputs) -> Decision {
+        Policy::default().decide(inputs).unwrap()
+    }
+
+    #[test]
+    fn reasons_name_the_part_that_needs_most() {
+        let of = |load, used| {
+            let decision = decide(&inputs(units(1), Some(sample(load, used))));
+            (decision.unbounded, decision.reason.to_string())
+        };
+        assert_eq!(of(0.5, Bytes::mib(100)), (units(2), "load 0.50: 2 compute units".into()));
+        assert_eq!(of(0.5, Bytes::mib(1536)), (units(3), "memory 1536 MiB used of 64 GiB: 3 compute units".into()));
+        let mut missing = inputs(units(3), Some(sample(f64::NAN, Bytes::mib(100))));
+        assert_eq!(decide(&missing).reason.to_string(), "load missing: nothing is taken away");
+        missing.denied = Some(Denied { at_us: 0, size: units(2) });
+        assert_eq!(decide(&missing).wanted, Size { cpu: MilliCpu(750), memory: Bytes::gib(3) });
+    }
+
+    #[test]
+    fn pressure_and_growth_give_memory_and_no_cpu() {
+        let mut pressed = inputs(units(2), Some(sample(0.0, Bytes::gib(1))));
+        let sample = pressed.sample.as_mut().unwrap();
+        (sample.memory_total, sample.memory_available) = (Bytes::mib(1900), Bytes::mib(800));
+        let before = decide(&pressed).wanted;
+        pressed.sample.as_mut().unwrap().psi_memory_full_avg10 = Some(0.5);
+        let decision = decide(&pressed);
+        assert!(matches!(decision.reason, Reason::MemoryPressure { .. }));
+        assert_eq!((before.memory, decision.wanted.memory), (Bytes::gib(2), Bytes::gib(3)));
+        assert_eq!(decision.wanted.cpu, before.cpu);
+        for second in 0..4 {
+            let used = Bytes::mib(800 + 100 * second);
+            let sample = Sample { taken_us: second * 1_000_000, ..super::super::fixture::sample(0.0, used) };
+            pressed.trend.saw(second * 1_000_000, Some(&sample), pressed.present);
+        }
+        let sample = pressed.sample.as_mut().unwrap();
+        sample.psi_memory_full_avg10 = None;
+        let decision = decide(&pressed);
+        assert!(matches!(decision.reason, Reason::Growth { seconds: 10, .. }), "{decision:?}");
+        assert_eq!(decision.wanted.memory, Bytes::gib(3));
+    }
+
+    #[test]
+    fn an_urgent_demand_gets_a_unit_more() {
+        let mut inputs = inputs(units(1), None);
+        let demand = Wanted { cpu: None, memory: Some(Bytes::mib(1500)), urgency: 79, at_us: 0, base: None };
+        inputs.demand = Some(demand);
+        assert_eq!(decide(&inputs).wanted.memory, Bytes::mib(1536), "in blocks of memory");
+        inputs.demand = Some(Wanted { urgency: 80, ..demand });
+        assert_eq!(decide(&inputs).wanted.memory, Bytes::mib(2560));
+    }
+
+    #[test]
+    fn whole_cpus_come_down_too() {
+        // A unit has a quarter of a CPU, which a VMM can not take: a step is a whole one.
+        let mut inputs = inputs(Size { cpu: MilliCpu(3000), memory: Bytes::gib(4) }, Some(sample(0.1, Bytes(0))));
+        inputs.bounds.max.cpu = MilliCpu(4000);
+        inputs.bounds.min.cpu = MilliCpu(1000);
+        assert_eq!(decide(&inputs).wanted, Size { cpu: MilliCpu(2000), memory: Bytes::gib(3) });
+    }
+}

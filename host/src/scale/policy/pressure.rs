@@ -113,7 +113,10 @@ impl Pressure {
         let peak = inputs.trend.peak(inputs.now_us).unwrap_or_default().max(used);
         let (least, good) = (self.size_for(peak, self.tight), self.size_for(peak, self.slack));
         if least > present || good.saturating_add(self.rules.memory_step) <= present {
-            aim.raise(only(good), Reason::Memory { used, total: sample.memory_total, needs: Amount::Memory(good) });
+            aim.raise(
+                only(good),
+                Reason::Memory { used: peak, total: sample.memory_total, needs: Amount::Memory(good) },
+            );
         } else {
             aim.keep(only(present));
         }
@@ -134,5 +137,100 @@ impl Pressure {
     fn size_for(&self, used: Bytes, share: f64) -> Bytes {
         let usable = number::times(used.saturating_add(self.headroom), 1.0 / share);
         usable.saturating_add(Bytes(usable.0 / 63)).saturating_add(self.kernel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{inputs, sample};
+    use super::super::{Bounds, Policy};
+    use super::*;
+
+    fn size(cpus: u32, mib: u64) -> Size {
+        Size { cpu: MilliCpu::from_cpus(cpus), memory: Bytes::mib(mib) }
+    }
+
+    /// A VM whose kernel sees all that it is given but 100 MiB.
+    fn vm(present: Size, load: f64, used_mib: u64) -> Inputs {
+        let total = present.memory.saturating_sub(Bytes::mib(100));
+        let memory_available = total.saturating_sub(Bytes::mib(used_mib));
+        let sample = Sample { memory_total: total, memory_available, ..sample(load, Bytes(0)) };
+        let mut inputs = inputs(present, Some(sample));
+        inputs.bounds = Bounds { min: size(1, 512), max: size(8, 16 * 1024) };
+        inputs
+    }
+
+    fn decide(inputs: &Inputs) -> (Size, String) {
+        let decision = Policy::Pressure(Pressure::default()).decide(inputs).unwrap();
+        (decision.wanted, decision.reason.to_string())
+    }
+
+    fn pressed(inputs: &mut Inputs, change: impl FnOnce(&mut Sample)) {
+        change(inputs.sample.as_mut().unwrap());
+    }
+
+    #[test]
+    fn what_is_enough_stays_and_what_is_too_much_goes_step_by_step() {
+        assert_eq!(
+            decide(&vm(size(2, 2048), 1.5, 1400)),
+            (size(2, 2048), "2 CPUs, 2 GiB is enough, and not too much".into())
+        );
+        let (wanted, reason) = decide(&vm(size(1, 2048), 0.5, 1800));
+        assert_eq!((wanted, reason.as_str()), (size(1, 2560), "memory 1800 MiB used of 1948 MiB: 2477 MiB"));
+        let (wanted, _) = decide(&vm(size(4, 8192), 0.5, 1300));
+        assert_eq!(wanted, size(3, 7168), "one CPU and one GiB at a time");
+    }
+
+    #[test]
+    fn page_cache_that_can_be_given_up_is_not_in_use() {
+        let mut vm = vm(size(1, 2048), 0.5, 1300);
+        let before = decide(&vm);
+        pressed(&mut vm, |sample| sample.cached = Some(Bytes::mib(600)));
+        assert_eq!(decide(&vm), before);
+    }
+
+    #[test]
+    fn tasks_that_wait_get_more_once_in_a_while() {
+        let mut vm = vm(size(1, 2048), 0.5, 1400);
+        pressed(&mut vm, |sample| sample.psi_memory_some_avg10 = Some(0.2));
+        let reason = "tasks waited for memory in 20 % of the time, all of them in 0 %";
+        assert_eq!(decide(&vm), (size(1, 3072), reason.into()));
+        // What was given has hardly arrived: the average still tells of before.
+        vm.trend.saw(0, None, size(1, 1024));
+        vm.trend.saw(0, None, vm.present);
+        assert_eq!(decide(&vm).0, size(1, 2048));
+        vm.now_us = 9_000_000;
+        assert_eq!(decide(&vm).0, size(1, 2048));
+        // A cgroup with a limit of its own lacks memory, the VM does not.
+        let mut idle = self::vm(size(1, 2048), 0.5, 800);
+        pressed(&mut idle, |sample| sample.psi_memory_full_avg10 = Some(0.9));
+        assert!(decide(&idle).0.memory <= Bytes::mib(2048));
+        let mut busy = self::vm(size(1, 2048), 0.5, 1400);
+        pressed(&mut busy, |sample| sample.psi_cpu_some_avg10 = Some(0.5));
+        assert_eq!(decide(&busy), (size(2, 2048), "tasks waited for a CPU in 50 % of the time".into()));
+    }
+
+    #[test]
+    fn what_grows_gets_more_before_it_needs_it() {
+        let mut vm = vm(size(1, 2048), 0.5, 1400);
+        for second in 0..4 {
+            let used = Bytes::mib(1100 + 100 * second);
+            let sample = Sample { taken_us: second * 1_000_000, ..sample(0.5, used) };
+            vm.trend.saw(second * 1_000_000, Some(&sample), vm.present);
+        }
+        vm.now_us = 3_000_000;
+        let (wanted, reason) = decide(&vm);
+        assert_eq!(reason, "memory 1400 MiB used, growing by 100 MiB a second: ready for 10 s more of that");
+        assert!(wanted.memory > Bytes::mib(1400 + 10 * 100), "{wanted}");
+        assert_eq!(wanted.cpu, MilliCpu::from_cpus(1));
+    }
+
+    #[test]
+    fn a_denial_keeps_what_there_is_and_gives_no_more() {
+        let mut vm = vm(size(2, 4096), 0.5, 1300);
+        vm.denied = Some(super::super::Denied { at_us: 0, size: size(2, 3072) });
+        assert_eq!(decide(&vm).0, size(2, 4096));
+        vm.now_us = 5_000_000;
+        assert_eq!(decide(&vm).0, size(1, 3072));
     }
 }

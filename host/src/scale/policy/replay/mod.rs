@@ -160,4 +160,13 @@ mod tests {
         assert!(outcome.memory_wait_s > 0.0, "{outcome}");
         assert_eq!(play(&compute_unit(), &burst), play(&compute_unit(), &burst));
     }
+
+    #[test]
+    fn a_guest_that_could_not_do_with_less_says_so_and_lives() {
+        // Sizes for what is used and nothing beside: less than the guest agrees to.
+        let greedy = Pressure { slack: 0.85, headroom: Bytes(0), kernel: Bytes(0), ..Pressure::default() };
+        let outcome = play(&Policy::Pressure(greedy), &committed("burst"));
+        assert!(outcome.denials > 0, "{outcome}");
+        assert_eq!(outcome.oom_kills, 0, "{outcome}");
+    }
 }
