@@ -95,6 +95,7 @@ impl Pressure {
         let wrong = shares.into_iter().zip(fits).find(|(_, fits)| !fits).map(|((_, key, expected), _)| (key, expected));
         wrong
             .or_else(|| unit(self.step_cpu, self.step_memory).map(|(_, expected)| ("step_cpu, step_memory", expected)))
+            .or_else(|| (self.burst_s > 300).then_some(("burst_s", "seconds: at most 300")))
             .or_else(|| self.ahead.wrong())
             .or_else(|| self.rules.wrong())
     }

@@ -20,6 +20,12 @@ pub struct Pressure {
     /// Memory in use is taken to be so much more: the guest's own headroom.
     #[serde(deserialize_with = "super::config::bytes")]
     pub headroom: Bytes,
+    /// At least so much is free after a change, however little is in use.
+    #[serde(deserialize_with = "super::config::bytes")]
+    pub spare: Bytes,
+    /// The same after a burst of growth: what it takes in so many seconds, but no more than is in use. A resize is no
+    /// quicker, and bursts come again.
+    pub burst_s: u32,
     /// What the kernel of the guest keeps of the memory that it is given, beside a sixty-fourth for its page tables.
     #[serde(deserialize_with = "super::config::bytes")]
     pub kernel: Bytes,
@@ -47,6 +53,8 @@ impl Default for Pressure {
             tight: 0.85,
             slack: 0.8,
             headroom: Bytes::mib(100),
+            spare: Bytes::mib(512),
+            burst_s: 5,
             kernel: Bytes::mib(64),
             load_fraction: 0.9,
             cpu_pressure: 0.4,
@@ -111,7 +119,10 @@ impl Pressure {
         let outlook = self.ahead.look(inputs, sample, used);
         // What comes and goes within seconds comes again.
         let peak = inputs.trend.peak(inputs.now_us).unwrap_or_default().max(used);
-        let (least, good) = (self.size_for(peak, self.tight), self.size_for(peak, self.slack));
+        let burst = Bytes(inputs.trend.burst(inputs.now_us).0.saturating_mul(u64::from(self.burst_s)));
+        let spare = burst.min(used).max(self.spare);
+        let least = self.size_for(peak, self.tight).max(self.whole(peak.saturating_add(Bytes(spare.0 / 2))));
+        let good = self.size_for(peak, self.slack).max(self.whole(peak.saturating_add(spare)));
         if least > present || good.saturating_add(self.rules.memory_step) <= present {
             aim.raise(
                 only(good),
@@ -135,7 +146,11 @@ impl Pressure {
 
     /// How large the VM must be for so much in use to be that share of what is usable.
     fn size_for(&self, used: Bytes, share: f64) -> Bytes {
-        let usable = number::times(used.saturating_add(self.headroom), 1.0 / share);
+        self.whole(number::times(used.saturating_add(self.headroom), 1.0 / share))
+    }
+
+    /// How large the VM must be for so much to be usable.
+    const fn whole(&self, usable: Bytes) -> Bytes {
         usable.saturating_add(Bytes(usable.0 / 63)).saturating_add(self.kernel)
     }
 }

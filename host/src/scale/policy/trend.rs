@@ -8,7 +8,11 @@ const KEPT: usize = 20;
 /// Samples older than that say nothing about now.
 const WINDOW_US: u64 = 20_000_000;
 /// Two samples closer than that make no rate.
-const LEAST_US: u64 = 1_500_000;
+const LEAST_US: u64 = 900_000;
+/// Growth over less than that is no burst, but noise.
+const BURST_US: u64 = 2_500_000;
+/// A burst is expected to come again for so long.
+const REMEMBERED_US: u64 = 900_000_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Point {
@@ -24,6 +28,8 @@ pub struct Trend {
     held: usize,
     present: Option<Size>,
     rose_us: Option<u64>,
+    /// The fastest burst, and when it was.
+    burst: Option<(Bytes, u64)>,
 }
 
 impl Trend {
@@ -48,15 +54,30 @@ impl Trend {
             *last = Point { taken_us: sample.taken_us, used };
         }
         self.held = (self.held + 1).min(KEPT);
+        let grown = self.rate(now_us, BURST_US).unwrap_or_default();
+        if grown.0 > 0 && grown >= self.burst(now_us) {
+            self.burst = Some((grown, now_us));
+        }
+    }
+
+    /// Bytes in a second of the fastest growth for some seconds on end within the last quarter of an hour.
+    #[must_use]
+    pub fn burst(&self, now_us: u64) -> Bytes {
+        let recent = |at: &u64| now_us.saturating_sub(*at) < REMEMBERED_US;
+        self.burst.filter(|(_, at)| recent(at)).map_or(Bytes(0), |(rate, _)| rate)
     }
 
     /// Bytes that used memory grows by in a second: by how much it exceeds the highest of before. What only goes up and
     /// down grows by nothing. `None` while too little is known.
     #[must_use]
     pub fn growth(&self, now_us: u64) -> Option<Bytes> {
+        self.rate(now_us, LEAST_US)
+    }
+
+    fn rate(&self, now_us: u64, least_us: u64) -> Option<Bytes> {
         let [.., newest] = self.points;
         let age = |point: &Point| newest.taken_us.saturating_sub(point.taken_us);
-        let before = self.kept(now_us).filter(|point| age(point) >= LEAST_US);
+        let before = self.kept(now_us).filter(|point| age(point) >= least_us);
         let highest = before.max_by_key(|point| (point.used, point.taken_us))?;
         let grown = u128::from(newest.used.saturating_sub(highest.used).0) * 1_000_000;
         Some(Bytes(u64::try_from(grown / u128::from(age(highest).max(1))).unwrap_or(u64::MAX)))
@@ -99,9 +120,9 @@ mod tests {
         }
         assert_eq!(trend.growth(10_000_000), Some(Bytes::mib(10)));
         trend.saw(0, Some(&at(11, 1200)), Size::default());
-        assert_eq!(trend.growth(11_000_000), Some(Bytes::mib(55)), "over the last two seconds");
+        assert_eq!(trend.growth(11_000_000), Some(Bytes::mib(100)), "over the last second");
         trend.saw(0, Some(&at(11, 1200)), Size::default());
-        assert_eq!(trend.growth(11_000_000), Some(Bytes::mib(55)), "a repeated one counts once");
+        assert_eq!(trend.growth(11_000_000), Some(Bytes::mib(100)), "a repeated one counts once");
         assert_eq!(trend.growth(32_000_000), None, "it is old");
         for second in 12..=30 {
             let used = if second % 2 == 0 { 900 } else { 1190 };
@@ -122,6 +143,21 @@ mod tests {
         trend.saw(0, Some(&at(3, 100)), Size::default());
         trend.saw(0, Some(&at(5, 300)), Size::default());
         assert_eq!(trend.growth(5_000_000), Some(Bytes::mib(100)));
+    }
+
+    #[test]
+    fn a_burst_is_remembered_and_noise_is_none() {
+        let mut trend = Trend::default();
+        for second in 1..=100 {
+            let used = 1000 + if second % 3 == 0 { 500 } else { 0 };
+            trend.saw(second * 1_000_000, Some(&at(second, used)), Size::default());
+        }
+        assert_eq!(trend.burst(100_000_000), Bytes(0));
+        for second in 101..=110 {
+            trend.saw(second * 1_000_000, Some(&at(second, 1500 + (second - 100) * 80)), Size::default());
+        }
+        assert_eq!(trend.burst(700_000_000), Bytes::mib(80));
+        assert_eq!(trend.burst(1_010_000_000), Bytes(0), "it does not come again");
     }
 
     #[test]

@@ -169,4 +169,25 @@ mod tests {
         assert!(outcome.denials > 0, "{outcome}");
         assert_eq!(outcome.oom_kills, 0, "{outcome}");
     }
+
+    #[test]
+    fn looking_ahead_survives_bursts_that_the_formulas_alone_do_not() {
+        // A job on one CPU, whose load says nothing of its memory.
+        let trace = |rate: u64| -> Vec<Second> {
+            let job = |at: u64| if at < 120 { 0 } else { ((at - 120) * rate).min(4000) };
+            let second = |second: u64| Second {
+                anon: Bytes::mib(800 + job(second % 300)),
+                cache: Bytes::mib(300),
+                runnable: if job(second % 300) > 0 { 1.0 } else { 0.3 },
+            };
+            (1..1800).map(second).collect()
+        };
+        for rate in [60, 120, 160, 200, 240] {
+            for policy in [Policy::default(), Policy::Pressure(Pressure::default())] {
+                let outcome = play(&policy, &trace(rate));
+                assert_eq!(outcome.oom_kills, 0, "{} at {rate} MiB/s: {outcome}", policy.name());
+            }
+        }
+        assert!(play(&compute_unit(), &trace(240)).oom_kills > 0);
+    }
 }
