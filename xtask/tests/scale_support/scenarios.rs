@@ -65,9 +65,9 @@ fn memory(resize: &Resize) -> Option<u64> {
     if let Resize::Memory(bytes) = resize { Some(*bytes) } else { None }
 }
 
-/// Three threads want to run: a second CPU comes, and goes when they end.
+/// Two threads want to run: a second CPU comes, and goes when they end.
 pub(crate) fn cpus_come_and_go(rig: &Rig) -> Result<()> {
-    let work = rig.vm.workload("cpu", "cpu --threads 3", Hold::Released)?;
+    let work = rig.vm.workload("cpu", "cpu --threads 2", Hold::Released)?;
     work.wait_holding(SOON)?;
     vm::wait_until("a second CPU", GROWING, || Ok(guest::online_cpus(&rig.vm)? == 2))?;
     rig.wait_settled("with two CPUs", SETTLED)?;
