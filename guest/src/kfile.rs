@@ -150,6 +150,14 @@ impl Files {
         }
     }
 
+    /// As [`Self::new`], with a buffer for short files, that grows when it must: memory is locked, and costs.
+    #[must_use]
+    pub fn small(root: &Path) -> Self {
+        let mut files = Self::new(root);
+        files.buffer = vec![0; BUFFER_START / 4];
+        files
+    }
+
     /// Whether the root is this machine's own.
     #[must_use]
     pub const fn is_live(&self) -> bool {

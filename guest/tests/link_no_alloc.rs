@@ -134,6 +134,12 @@ fn a_steady_wake_up_allocates_nothing() {
     for file in ["stat", "meminfo", "vmstat", "loadavg", "diskstats", "sys/kernel/random/boot_id"] {
         std::fs::write(proc.join(file), std::fs::read(format!("/proc/{file}")).unwrap()).unwrap();
     }
+    let group = place.path().join("sys/fs/cgroup/app");
+    std::fs::create_dir_all(&group).unwrap();
+    std::fs::write(group.with_file_name("cgroup.controllers"), "memory\n").unwrap();
+    for (file, content) in [("memory.stat", "anon 4096\nshmem 4096\n"), ("memory.events", "high 1\noom 2\n")] {
+        std::fs::write(group.join(file), content).unwrap();
+    }
     let socket = place.path().join("host.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let served = std::thread::spawn(|| host(listener));
@@ -147,7 +153,7 @@ fn a_steady_wake_up_allocates_nothing() {
         control: None,
         root: place.path().to_owned(),
         interval: Duration::from_millis(100),
-        cgroup: None,
+        cgroup: Some("app".into()),
         tripwire: false,
         clear_memory_high: false,
         thaw: false,

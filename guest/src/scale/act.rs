@@ -85,7 +85,7 @@ impl Actor {
         let started = thread::Builder::new()
             .name("act".to_owned())
             .stack_size(STACK_BYTES)
-            .spawn(move || work(&theirs, &mut Files::new(&root)));
+            .spawn(move || work(&theirs, &mut Files::small(&root)));
         if let Err(error) = started {
             tracing::warn!("no thread for what may block: {error}; plugged memory and CPUs are not brought online");
         }

@@ -64,7 +64,7 @@ impl Sense {
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self {
-            files: Files::new(root),
+            files: Files::small(root),
             meminfo: KFile::new(b"proc/meminfo"),
             load: KFile::new(b"proc/loadavg"),
             online: KFile::new(b"sys/devices/system/cpu/online"),
