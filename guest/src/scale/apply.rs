@@ -1,7 +1,7 @@
 //! Whether a size that was told has arrived in the kernel. Pure: what is seen is an argument.
 //!
-//! The VMM's word is no evidence: memory may be plugged and offline, or online and MemTotal as it was (neon.md §8,
-//! as#593, as#1391).
+//! The VMM's word is no evidence: memory may be plugged and offline, or online and MemTotal as it was
+//! (as#593, as#1391).
 
 use crate::collect::memory_blocks::Blocks;
 use informant_wire::scale::{AppliedCause, AppliedOutcome, Seen};

@@ -11,7 +11,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Younger than this all data must be, DESIGN's figure.
+/// Younger than this all data must be.
 const YOUNG_MS: u64 = 3000;
 const INSTANCES: usize = 8;
 

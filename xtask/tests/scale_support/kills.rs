@@ -71,10 +71,10 @@ fn go_to(rig: &mut Rig, step: Step, direction: Direction) -> Result<()> {
             rig.vm.sh("sleep 1", SOON)?;
         }
         (Step::Said, Direction::Down) => {
-            demand(rig)?;
-            rig.wait_settled("grown, to be asked to shrink", SETTLED)?;
+            grow(rig)?;
             stop_agent(rig)?;
             let asked = shown::questions_asked(&rig.system.status("vm").unwrap_or_default()).unwrap_or(0);
+            ask_for_less(rig)?;
             rig.system.wait_status("vm", "a question", |status| {
                 shown::questions_asked(status).is_some_and(|count| count > asked)
             })?;
@@ -82,8 +82,7 @@ fn go_to(rig: &mut Rig, step: Step, direction: Direction) -> Result<()> {
         (Step::Ordered | Step::Done, _) => {
             let way = if step == Step::Ordered { Way::ToQemu } else { Way::FromQemu };
             if direction == Direction::Down {
-                demand(rig)?;
-                rig.wait_settled("grown, to shrink", SETTLED)?;
+                grow(rig)?;
             }
             rig.tap.hold(way, "qom-set");
             if direction == Direction::Up {
@@ -92,24 +91,35 @@ fn go_to(rig: &mut Rig, step: Step, direction: Direction) -> Result<()> {
             rig.tap.wait_held(ORDER)?;
         }
         (Step::Told, _) => {
-            demand(rig)?;
-            if direction == Direction::Down {
-                rig.wait_settled("grown, to shrink", SETTLED)?;
-            }
-            rig.tap.wait(
-                "an order",
-                if direction == Direction::Up { mark } else { rig.tap.mark() },
-                ORDER,
-                is_order,
-            )?;
+            let mark = if direction == Direction::Up {
+                demand(rig)?;
+                mark
+            } else {
+                grow(rig)?;
+                rig.tap.mark()
+            };
+            rig.tap.wait("an order", mark, ORDER, is_order)?;
             stop_agent(rig)?;
         }
-        (Step::Applied, Direction::Up) => {
-            demand(rig)?;
-            rig.wait_settled("grown", SETTLED)?;
-        }
+        (Step::Applied, Direction::Up) => grow(rig)?,
         (Step::Applied, Direction::Down) => rig.wait_small(BACK)?,
     }
+    Ok(())
+}
+
+/// More memory by hand, until it is there.
+fn grow(rig: &Rig) -> Result<()> {
+    demand(rig)?;
+    vm::wait_until("grown", SETTLED, || Ok(rig.sides()?.guest_total >= rig.boot_total + 250 * MIB))
+}
+
+/// A person wants less: the guest is asked at once.
+fn ask_for_less(rig: &Rig) -> Result<()> {
+    let memory = format!("{BOOT_MIB}MiB");
+    let mut command = xtask::child::command(xtask::project::host()?);
+    command.args(["resize", "vm", "--memory", &memory, "--dir"]).arg(rig.system.host_dir());
+    // It ends by itself: with the daemon, the question or its deadline.
+    command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn()?;
     Ok(())
 }
 

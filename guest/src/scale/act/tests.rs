@@ -1,3 +1,5 @@
+//! What is brought online, counted and written, on trees of files.
+
 use super::*;
 use informant_wire::size::{Bytes, MilliCpu};
 use std::fs;

@@ -1,3 +1,5 @@
+//! When a demand is asked, and what becomes of its answers.
+
 use super::*;
 use informant_wire::scale::RequestId;
 use informant_wire::size::Bytes;

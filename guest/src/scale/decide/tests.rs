@@ -1,3 +1,5 @@
+//! Exact boundaries of becoming smaller, for VMs of 128 MiB, 512 MiB and 4 GiB.
+
 use super::*;
 use informant_wire::size::MilliCpu;
 use proptest::prelude::*;
@@ -24,7 +26,7 @@ fn verdict(facts: &Facts, question: &Question) -> (DownscaleOutcome, DownscaleRe
 const ROOM: (DownscaleOutcome, DownscaleReason) = (DownscaleOutcome::APPROVED, DownscaleReason::ROOM);
 const IN_USE: (DownscaleOutcome, DownscaleReason) = (DownscaleOutcome::DENIED, DownscaleReason::MEMORY_IN_USE);
 
-/// neon.md §4: the comparison is strict; usage + headroom exactly equal is approved, one byte over is not.
+/// Usage + headroom exactly equal is approved, one byte over is not.
 #[test]
 fn exactly_equal_is_approved_and_one_byte_over_is_denied() {
     // Present, wanted, MemTotal now: VMs that shrink to 128 MiB, 512 MiB and 4 GiB.
@@ -63,7 +65,7 @@ fn headroom_is_a_tenth_between_16_and_100_mib() {
     }
 }
 
-/// neon.md §3.1: "all subtractions should saturate".
+/// All subtractions saturate.
 #[test]
 fn sizes_that_nobody_has_decide_nothing_wrong() {
     let max = u64::MAX;
@@ -94,7 +96,7 @@ fn four_outcomes_are_four() {
     assert_eq!(verdict(&facts(900 * MIB, 980 * MIB), &shrink), IN_USE);
 }
 
-/// neon.md §4: CPU is never denied for memory.
+/// CPU is never denied for memory.
 #[test]
 fn only_cpus_need_no_samples() {
     let mut less = question(512 * MIB, 512 * MIB);
@@ -134,7 +136,7 @@ fn forced_is_approved_with_the_numbers() {
     }
 }
 
-/// neon.md §4, "not recorded persistently": what is promised is gone, though MemTotal does not know.
+/// What is promised is gone, though MemTotal does not know.
 #[test]
 fn approved_memory_counts_as_gone_once() {
     let first = question(4096 * MIB, 2048 * MIB);

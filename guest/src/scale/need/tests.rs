@@ -1,3 +1,5 @@
+//! When more is needed, and how much.
+
 use super::*;
 use proptest::prelude::*;
 

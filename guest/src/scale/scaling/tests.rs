@@ -1,3 +1,5 @@
+//! All of it together on a tree of files, with a clock that only the test moves.
+
 use super::*;
 use crate::collect::{Config, OwnFigures};
 use informant_wire::scale::{
@@ -165,7 +167,7 @@ fn what_never_arrives_is_not_yet_each_second_and_then_failed() {
     assert!(before.len() >= 4 && before.iter().all(|(outcome, _)| *outcome == AppliedOutcome::NOT_YET), "{said:?}");
 }
 
-/// neon#5606: not ready, and ready by itself a moment later. neon.md §4: an approval survives the agent.
+/// neon#5606: not ready, and ready by itself a moment later. An approval survives the agent.
 #[test]
 fn an_approval_survives_a_restart_and_is_over_when_the_memory_is_gone() {
     let mut vm = Vm::new();
@@ -204,7 +206,7 @@ fn a_promise_is_void_when_the_vm_is_given_more() {
     assert_eq!(vm.scaling.usable(), 4000 * MIB, "nor does it last for ever");
 }
 
-/// As with neon.md §4: a hung workload stalls nothing; neon.md §10.1, as#90: resize hooks with a deadline.
+/// A hung workload stalls nothing; as#90: resize hooks with a deadline.
 #[test]
 fn advisors_are_asked_when_the_numbers_allow_it_and_a_silent_one_is_named() {
     let mut vm = Vm::new();
@@ -252,7 +254,7 @@ fn when_the_controller_goes_the_demand_stays_and_its_question_does_not() {
     assert_eq!(vm.scaling.demand(vm.now_us).unwrap().id, first.id);
 }
 
-/// neon.md §9: pages of a shared memfd are not counted by others.
+/// Pages of a shared memfd are not counted by others.
 #[test]
 fn the_watched_cgroup_counts_with_its_shared_memory() {
     let mut vm = Vm::new();

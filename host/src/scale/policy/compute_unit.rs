@@ -31,6 +31,7 @@ impl ComputeUnit {
             memory_step: goal.unit_memory,
             denied_grows: true,
             urgent: u8::MAX,
+            hold_s: 0,
             ..Rules::default()
         };
         Self { goal, ahead: Ahead::off(), rules }

@@ -40,7 +40,7 @@ impl Default for Rules {
             demand_s: 10,
             denied_s: 5,
             stale_s: 10,
-            hold_s: 0,
+            hold_s: 10,
             denied_grows: false,
             urgent: 80,
         }
