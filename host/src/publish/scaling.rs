@@ -28,21 +28,26 @@ impl From<Amount> for Size {
     }
 }
 
-/// How an instance scales.
+/// How an instance scales. What is not known or not there is left out.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Scaling {
     /// The actuator (`qemu`, `cloud-hypervisor`, `firecracker`, `command`); `None`: this host can not resize it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub actuator: Option<String>,
     /// The policy (`compute-unit`, `pressure`, `none`).
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
     /// The least it is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<Amount>,
     /// The most.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<Amount>,
     /// This daemon decides: the agent made it the current controller.
     pub current: bool,
     /// The turn it was given; valid on this session alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
     /// `idle`, `asking` (the guest, whether it may be smaller), `resizing` (the VMM), `settling` (until VMM and guest have
     /// it), `off`.
@@ -50,31 +55,44 @@ pub struct Scaling {
     /// Milliseconds in that state.
     pub state_age_ms: u64,
     /// What the state leads to; idle: what the VMM was asked to give.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<Amount>,
     /// What the VMM says it gives now.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vmm_has: Option<Amount>,
     /// What it was asked to give.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vmm_wish: Option<Amount>,
     /// Age of both, milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vmm_age_ms: Option<u64>,
     /// What was wrong when it was asked last, in one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub vmm_error: Option<String>,
     /// CPUs online and MemTotal, as the guest said last in this conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_cpus: Option<u32>,
     /// See [`Self::guest_cpus`].
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub guest_memory_bytes: Option<u64>,
     /// The last decision that was another than to leave it as it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub last_decision: Option<Decided>,
     /// What the guest wants and has not got or taken back.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub demand: Option<Demanded>,
     /// The last refusal of the guest to become smaller.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub denied: Option<Denial>,
     /// The size is held where a person put it until then.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub held_until: Option<Stamp>,
     /// Why the last change of size did not come to its end, in one line.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<String>,
-    /// Counts since the daemon started.
-    pub counters: Counters,
+    /// Counts since the daemon started; not where nothing resizes the VM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counters: Option<Box<Counters>>,
 }
 
 /// A decision.
@@ -174,11 +192,11 @@ impl Leg {
 }
 
 /// What was counted since the daemon started. Every key is there from the start, so that nothing is told from never.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
     /// Messages received and sent, by type and result (`demand` → `granted` → 3).
-    pub messages: BTreeMap<String, BTreeMap<String, u64>>,
+    pub messages: Messages,
     /// What the policy or a person wanted.
     pub requested: Directions,
     /// What was let through: by the guest where it becomes smaller.
@@ -188,7 +206,7 @@ pub struct Counters {
     /// What VMM and guest have said is there.
     pub applied: Directions,
     /// Changes that did not come to their end, by reason.
-    pub stuck: BTreeMap<String, u64>,
+    pub stuck: Stuck,
     /// From a demand's arrival to the call to the VMM.
     pub demand_to_vmm: Leg,
     /// From the call to the VMM to its answer.
@@ -209,6 +227,57 @@ const MESSAGES: [(&str, &[&str]); 7] = [
     ("stale", &["received"]),
     ("late", &["ignored"]),
 ];
+const RESULTS: usize = 26;
+
+/// Counts of messages; as JSON a table of tables. Ten thousand instances have one each.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, BTreeMap<String, u64>>", into = "BTreeMap<String, BTreeMap<String, u64>>")]
+pub struct Messages([u64; RESULTS]);
+
+impl Messages {
+    /// Where a result stands; `other` for one that is not known beforehand: a guest can not make new ones.
+    fn place(name: &str, result: &str) -> Option<usize> {
+        let mut before = 0;
+        for (known, results) in MESSAGES {
+            if known == name {
+                let at = results.iter().position(|known| *known == result);
+                let at = at.or_else(|| results.iter().position(|known| *known == "other"))?;
+                return Some(before + at);
+            }
+            before += results.len();
+        }
+        None
+    }
+
+    /// How often.
+    #[must_use]
+    pub fn get(&self, name: &str, result: &str) -> u64 {
+        Self::place(name, result).and_then(|at| self.0.get(at).copied()).unwrap_or_default()
+    }
+}
+
+impl From<Messages> for BTreeMap<String, BTreeMap<String, u64>> {
+    fn from(counts: Messages) -> Self {
+        let of = |name: &str, results: &[&str]| {
+            results.iter().map(|result| ((*result).to_owned(), counts.get(name, result))).collect()
+        };
+        MESSAGES.iter().map(|(name, results)| ((*name).to_owned(), of(name, results))).collect()
+    }
+}
+
+impl From<BTreeMap<String, BTreeMap<String, u64>>> for Messages {
+    fn from(table: BTreeMap<String, BTreeMap<String, u64>>) -> Self {
+        let mut counts = Self::default();
+        for (name, results) in &table {
+            for (result, count) in results {
+                if let Some(slot) = Self::place(name, result).and_then(|at| counts.0.get_mut(at)) {
+                    *slot = slot.saturating_add(*count);
+                }
+            }
+        }
+        counts
+    }
+}
 
 /// Why a change may come to no end.
 const STUCK: [&str; 7] = [
@@ -221,39 +290,52 @@ const STUCK: [&str; 7] = [
     "no_agent",
 ];
 
-impl Default for Counters {
-    fn default() -> Self {
-        let zeros = |keys: &[&str]| keys.iter().map(|key| ((*key).to_owned(), 0)).collect();
-        Self {
-            messages: MESSAGES.iter().map(|(name, results)| ((*name).to_owned(), zeros(results))).collect(),
-            requested: Directions::default(),
-            approved: Directions::default(),
-            denied: Directions::default(),
-            applied: Directions::default(),
-            stuck: zeros(&STUCK),
-            demand_to_vmm: Leg::default(),
-            vmm_answer: Leg::default(),
-            vmm_to_applied: Leg::default(),
-            question: Leg::default(),
+/// Counts by reason; as JSON a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "BTreeMap<String, u64>", into = "BTreeMap<String, u64>")]
+pub struct Stuck([u64; STUCK.len()]);
+
+impl Stuck {
+    /// How often.
+    #[must_use]
+    pub fn get(&self, reason: &str) -> u64 {
+        STUCK.iter().position(|known| *known == reason).and_then(|at| self.0.get(at).copied()).unwrap_or_default()
+    }
+
+    fn slot(&mut self, reason: &str) -> Option<&mut u64> {
+        STUCK.iter().position(|known| *known == reason).and_then(|at| self.0.get_mut(at))
+    }
+}
+
+impl From<Stuck> for BTreeMap<String, u64> {
+    fn from(counts: Stuck) -> Self {
+        STUCK.iter().map(|reason| ((*reason).to_owned(), counts.get(reason))).collect()
+    }
+}
+
+impl From<BTreeMap<String, u64>> for Stuck {
+    fn from(table: BTreeMap<String, u64>) -> Self {
+        let mut counts = Self::default();
+        for (reason, count) in &table {
+            if let Some(slot) = counts.slot(reason) {
+                *slot = *count;
+            }
         }
+        counts
     }
 }
 
 impl Counters {
-    /// Counts a message. Only of the results that are known beforehand: a guest can not make new ones.
+    /// Counts a message.
     pub fn message(&mut self, name: &str, result: &str) {
-        let results = self.messages.get_mut(name);
-        if let Some(count) = results.and_then(|results| {
-            let known = if results.contains_key(result) { result } else { "other" };
-            results.get_mut(known)
-        }) {
+        if let Some(count) = Messages::place(name, result).and_then(|at| self.messages.0.get_mut(at)) {
             *count += 1;
         }
     }
 
     /// Counts a change that came to no end.
     pub fn stuck(&mut self, reason: &str) {
-        if let Some(count) = self.stuck.get_mut(reason) {
+        if let Some(count) = self.stuck.slot(reason) {
             *count += 1;
         }
     }
@@ -312,4 +394,29 @@ pub struct ResizeStep {
     pub step: String,
     /// Of the last line: whether the size is there.
     pub done: Option<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_there_from_the_start_and_none_is_made_by_a_guest() {
+        assert_eq!(RESULTS, MESSAGES.iter().map(|(_, results)| results.len()).sum::<usize>());
+        let mut counters = Counters::default();
+        counters.message("demand", "granted");
+        counters.message("resized", "never heard of");
+        counters.message("demand", "never heard of");
+        counters.message("nobody", "granted");
+        counters.stuck("no_agent");
+        counters.stuck("nobody");
+        let json = serde_json::to_value(&counters).unwrap();
+        assert_eq!(
+            (&json["messages"]["demand"]["granted"], &json["messages"]["resized"]["other"]),
+            (&1.into(), &1.into())
+        );
+        assert_eq!(json["messages"]["demand"].as_object().unwrap().values().filter(|count| **count != 0).count(), 1);
+        assert_eq!((&json["stuck"]["no_agent"], &json["stuck"]["vmm_refused"]), (&1.into(), &0.into()));
+        assert_eq!(serde_json::from_value::<Counters>(json).unwrap(), counters);
+    }
 }

@@ -33,7 +33,7 @@ pub(crate) fn vmm(status: &Value) -> Option<Amount> {
 
 /// Demands that are neither answered nor expired.
 pub(crate) fn open_demands(status: &Value) -> Option<usize> {
-    status["scaling"].get("demand").map(|demand| usize::from(!demand.is_null()))
+    status["scaling"].as_object().map(|scaling| usize::from(scaling.contains_key("demand")))
 }
 
 /// What became of the newest demand: `granted`, `at_maximum`.

@@ -304,7 +304,7 @@ impl Desk {
             }),
             held_until: self.held.filter(|(_, until)| until.mono_us > now.mono_us).map(|(_, until)| stamp(until)),
             stuck: self.stuck.clone(),
-            counters: self.counters.clone(),
+            counters: settings.map(|_| Box::new(self.counters.clone())),
         }
     }
 
