@@ -145,5 +145,6 @@ fn a_vm_gets_a_second_cpu_and_gives_it_back() -> Result<()> {
 fn at_the_maximum_the_guest_is_told_so_and_asks_once_a_second_at_most() -> Result<()> {
     let rig = Rig::boot(|tap| scaling_toml(tap, 1, 640))?;
     // Of 532 MiB usable, with some 30 MiB of the system's own: over 0.85, and 60 MiB are left.
-    scenarios::at_the_maximum_the_guest_is_told(&rig, 440)
+    scenarios::at_the_maximum_the_guest_is_told(&rig, 440)?;
+    scenarios::a_person_resizes_it(&rig, 640)
 }

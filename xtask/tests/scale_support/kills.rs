@@ -107,9 +107,9 @@ fn go_to(rig: &mut Rig, step: Step, direction: Direction) -> Result<()> {
     Ok(())
 }
 
-/// More memory by hand, until it is there.
+/// More memory by hand, until it is there: renewed, for an agent that has just begun may not be proven yet.
 fn grow(rig: &Rig) -> Result<()> {
-    demand(rig)?;
+    rig.vm.sh(&format!("informant-guest demand --memory {} --wait=30", demanded()), SETTLED * 2)?;
     vm::wait_until("grown", SETTLED, || Ok(rig.sides()?.guest_total >= rig.boot_total + 250 * MIB))
 }
 
@@ -123,10 +123,15 @@ fn ask_for_less(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
+fn demanded() -> u64 {
+    u64::from(BOOT_MIB) * MIB + 256 * MIB
+}
+
 /// More memory by hand, not waited for.
 fn demand(rig: &Rig) -> Result<()> {
-    let memory = u64::from(BOOT_MIB) * MIB + 256 * MIB;
-    rig.vm.sh(&format!("informant-guest demand --memory {memory} </dev/null >>/run/demand.log 2>&1 &"), SOON).map(drop)
+    rig.vm
+        .sh(&format!("informant-guest demand --memory {} </dev/null >>/run/demand.log 2>&1 &", demanded()), SOON)
+        .map(drop)
 }
 
 fn stop_agent(rig: &Rig) -> Result<()> {

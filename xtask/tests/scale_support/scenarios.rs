@@ -136,3 +136,17 @@ pub(crate) fn a_second_host_reads(rig: &Rig) -> Result<()> {
     drop(peer);
     Ok(())
 }
+
+/// By hand, the same way, each step told; and who may decide is told too.
+pub(crate) fn a_person_resizes_it(rig: &Rig, memory_mib: u32) -> Result<()> {
+    let said = rig.system.host(&["resize", "vm", "--memory", &format!("{memory_mib}MiB")])?;
+    print!("{said}");
+    let last = said.lines().last().context("steps")?;
+    ensure!(last.contains(&format!("done: it has 1 CPU, {memory_mib} MiB; held for 300 s")), "{said}");
+    let sides = rig.wait_settled("after a resize by hand", SETTLED)?;
+    ensure!(sides.plugged.size == u64::from(memory_mib - BOOT_MIB) * MIB, "{sides:?}");
+    let controllers = rig.system.host(&["controllers", "vm"])?;
+    print!("{controllers}");
+    ensure!(controllers.lines().count() == 2 && controllers.contains("current  informant-host"), "{controllers}");
+    Ok(())
+}

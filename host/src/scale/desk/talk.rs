@@ -22,7 +22,7 @@ const UNSUPPORTED_RETRY_MS: u32 = 60_000;
 /// Something is under way, or not known yet.
 const BUSY_RETRY_MS: u32 = 1000;
 /// An unproven session may be proven by then.
-const UNPROVEN_RETRY_MS: u32 = 5000;
+const UNPROVEN_RETRY_MS: u32 = 1000;
 /// Demands that live longer than this unless renewed are cut to it, whatever the guest says.
 const LONGEST_DEMAND_MS: u64 = 6 * DEMAND_EXPIRES_MS;
 /// Questions for the controllers that wait for one answer.
