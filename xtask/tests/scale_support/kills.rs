@@ -107,9 +107,11 @@ fn go_to(rig: &mut Rig, step: Step, direction: Direction) -> Result<()> {
     Ok(())
 }
 
-/// More memory by hand, until it is there: renewed, for an agent that has just begun may not be proven yet.
+/// More memory by hand, until it is there: renewed and tried again, for an agent that was killed is not there for a
+/// second, and one that has just begun may not be proven yet.
 fn grow(rig: &Rig) -> Result<()> {
-    rig.vm.sh(&format!("informant-guest demand --memory {} --wait=30", demanded()), SETTLED * 2)?;
+    let demand = format!("informant-guest demand --memory {} --wait=20 2>&1", demanded());
+    rig.vm.sh(&format!("n=0; until {demand}; do n=$((n + 1)); [ $n -lt 10 ] || exit 1; sleep 1; done"), SETTLED * 2)?;
     vm::wait_until("grown", SETTLED, || Ok(rig.sides()?.guest_total >= rig.boot_total + 250 * MIB))
 }
 
