@@ -11,6 +11,9 @@ use informant_wire::size::{Bytes, Size};
 const RESERVE_LEAST: u64 = 64 * Bytes::MIB;
 /// … and this share of the memory.
 const RESERVE_SHARE: u64 = 16;
+/// What a VM may have beyond MemTotal at most: half as much, and this. More than that is something else, as memory that
+/// is plugged and offline.
+const RESERVE_MOST: u64 = 256 * Bytes::MIB;
 
 /// What is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,6 +40,12 @@ impl View {
             memory_online: self.blocks.map(|blocks| Bytes(blocks.online_bytes)),
         }
     }
+}
+
+/// Whether a kernel with that MemTotal may keep all the rest of a VM's memory for itself, bytes.
+#[must_use]
+pub const fn may_keep(rest: u64, total: u64) -> bool {
+    rest <= (total / 2).saturating_add(RESERVE_MOST)
 }
 
 /// Judges. `is_over`: it had its time.
@@ -83,6 +92,11 @@ fn memory(was: Size, now: Size, view: &View) -> Option<AppliedCause> {
         return (!blocks && !total).then_some(AppliedCause::NOT_UNPLUGGED);
     }
     if view.total >= expected.saturating_sub(fuzz) {
+        return None;
+    }
+    // With nothing to tell what the kernel keeps, memory that nobody changed is missing only where that can not be all.
+    let is_unknown = view.reserve.is_none() && view.blocks.is_none() && view.total > 0;
+    if step == 0 && is_unknown && may_keep(now.saturating_sub(view.total), view.total) {
         return None;
     }
     Some(match view.blocks {
@@ -173,6 +187,25 @@ mod tests {
         assert_eq!(judged(at(2000), at(1000), with(2, 2)), not_yet(AppliedCause::NOT_UNPLUGGED));
         assert_eq!(judged(at(2000), at(1000), with(1, 1)), APPLIED);
         assert_eq!(judged(at(2000), at(0), with(1, 1)), APPLIED, "the last one stays");
+    }
+
+    /// as#23: memory that nobody changed does not fail CPUs that came. A kernel without memory blocks tells nothing of
+    /// what it keeps, and may keep more than most.
+    #[test]
+    fn memory_that_stays_as_it_is_does_not_hold_up_cpus() {
+        let keeps_much = View { reserve: None, blocks: None, cpus_present: None, ..view(824, 0, 0) };
+        let (was, now) = (size(1000, 1024), size(2000, 1024));
+        assert_eq!(judged(was, now, View { cpus: 2, ..keeps_much }), APPLIED);
+        assert_eq!(
+            judge(was, now, &View { cpus: 1, ..keeps_much }, true),
+            (AppliedOutcome::FAILED, AppliedCause::NOT_PLUGGED)
+        );
+        // What was promised before this host's turn is looked for all the same.
+        let again = size(1000, 1024);
+        assert_eq!(judged(again, again, view(472, 512, 512)).1, AppliedCause::MEMORY_OFFLINE);
+        assert_eq!(judged(again, again, view(472, 512, 0)).1, AppliedCause::NOT_PLUGGED);
+        let halved = View { cpus: 1, ..view(300, 0, 0) };
+        assert_eq!(judged(again, again, View { reserve: None, blocks: None, ..halved }).1, AppliedCause::NOT_PLUGGED);
     }
 
     proptest! {

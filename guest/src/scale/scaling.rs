@@ -8,6 +8,7 @@ mod desk;
 mod wire;
 
 use super::act::Actor;
+use super::apply::may_keep;
 use super::ask::Asking;
 use super::brain::{Brain, Mind, Wanted};
 use super::decide::Approved;
@@ -36,9 +37,6 @@ const LOOK_US: u64 = 100_000;
 const LOOK_LEAST_US: u64 = 20_000;
 /// An approved shrink that did not come in this time will not come.
 const APPROVAL_US: u64 = 600_000_000;
-/// What a VM may have beyond MemTotal at most: half as much, and this. More than that is something else, as memory that
-/// is plugged and offline.
-const RESERVE_MOST: u64 = 256 * Bytes::MIB;
 
 /// How to scale.
 #[derive(Clone, Debug)]
@@ -129,9 +127,7 @@ impl Scaling {
     /// `vm`: the VM's memory as its host counts it. The least that was ever seen is taken: what makes it seem larger is
     /// memory that is not online.
     fn learn_reserve(&mut self, vm: u64, total: u64) {
-        if let Some(reserve) =
-            vm.checked_sub(total).filter(|reserve| *reserve <= (total / 2).saturating_add(RESERVE_MOST))
-        {
+        if let Some(reserve) = vm.checked_sub(total).filter(|reserve| may_keep(*reserve, total)) {
             self.reserve = Some(self.reserve.map_or(reserve, |before| before.min(reserve)));
         }
     }
