@@ -95,10 +95,18 @@ impl Asking {
                     let disk = |wanted: &Wanted| wanted.disk.as_ref().map(|(_, total)| *total);
                     wanted.cpu > asked.cpu || wanted.memory > asked.memory || disk(&wanted) > disk(asked)
                 };
-                // To one who gave nothing, more is no news; that it burns is.
+                let is_other = |asked: &Wanted| {
+                    wanted.cpu.is_some() && asked.cpu.is_none()
+                        || wanted.memory.is_some() && asked.memory.is_none()
+                        || wanted.disk.is_some() && asked.disk.is_none()
+                };
+                // To one who gave nothing, more is no news; that it burns is, and so is what was never asked: a host
+                // without disks may have memory.
                 let gave_all = self.outcome.is_none_or(|outcome| outcome.outcome == DemandOutcome::GRANTED);
                 let is_news = self.asked.as_ref().is_none_or(|(asked, _)| {
-                    gave_all && is_more(asked) || wanted.urgency >= asked.urgency.saturating_add(MORE_URGENT)
+                    gave_all && is_more(asked)
+                        || is_other(asked)
+                        || wanted.urgency >= asked.urgency.saturating_add(MORE_URGENT)
                 });
                 self.wanted = Some(wanted);
                 if is_news {

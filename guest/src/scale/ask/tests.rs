@@ -50,6 +50,36 @@ fn at_the_maximum_it_is_asked_once_a_second_and_later_where_told() {
     assert_eq!(asking.due_us(), now_us + S + LATEST_US);
 }
 
+/// A host that gives no disks says so for a minute; memory does not wait for that. as#444: seconds are what there is.
+#[test]
+fn another_resource_is_news_whatever_became_of_the_first() {
+    let full_disk = Wanted {
+        memory: None,
+        disk: Some((heapless::Vec::new(), Bytes::gib(20))),
+        reason: DemandReason::LOW_DISK,
+        ..wanted(0, 60)
+    };
+    let both = Wanted { disk: full_disk.disk.clone(), ..wanted(640, 60) };
+    for outcome in
+        [DemandOutcome::UNSUPPORTED, DemandOutcome::DENIED, DemandOutcome::AT_MAXIMUM, DemandOutcome::PARTIAL]
+    {
+        let mut asking = Asking::new(0);
+        asking.want(Some(full_disk.clone()), 0);
+        asking.next(0).unwrap();
+        asking.answered(&answer(outcome, 60_000), 0);
+        asking.want(Some(both.clone()), S / 2);
+        assert_eq!(asking.due_us(), S, "{outcome:?}");
+        assert_eq!(asking.next(S).unwrap().memory, both.memory);
+        asking.answered(&answer(outcome, 60_000), S);
+        // One that comes and goes is news once.
+        for tenth in 0..590 {
+            let now_us = S + tenth * 100_000;
+            asking.want(Some(if tenth % 2 == 0 { full_disk.clone() } else { both.clone() }), now_us);
+            assert_eq!(asking.next(now_us), None, "{outcome:?} {tenth}");
+        }
+    }
+}
+
 #[test]
 fn one_need_has_one_id_and_the_next_has_another() {
     let mut asking = Asking::new(u64::MAX - 1);
@@ -133,5 +163,46 @@ proptest! {
                 prop_assert!(asking.due_us() <= now_us + LATEST_US);
             }
         }
+    }
+
+    /// as#163: whatever a host says, or does not say, what is needed is asked again in the time that it told at most;
+    /// and what was asked is taken back, once. neon#5263: meanwhile never twice in a second.
+    #[test]
+    fn a_need_is_not_lost_and_is_taken_back_once(
+        replies in prop::collection::vec((0_u16..7, 0_u32..120_000, 0_u64..2_500_000, 1_u64..4000, 0_u8..=100), 1..40)
+    ) {
+        let (mut asking, mut now_us) = (Asking::new(9), 0);
+        let (mut last_us, mut latest_us, mut id) = (None::<u64>, 0, None);
+        for (outcome, retry, travel_us, mib, urgency) in replies {
+            asking.want(Some(wanted(mib, urgency)), now_us);
+            now_us = now_us.max(asking.due_us());
+            prop_assert!(now_us <= latest_us, "asked at {now_us}, and not by {latest_us}");
+            let asked = asking.next(now_us);
+            prop_assert!(asked.as_ref().is_some_and(|asked| !asked.is_withdrawal()));
+            prop_assert!(last_us.is_none_or(|last_us| now_us >= last_us + EVERY_US));
+            prop_assert_eq!(*id.get_or_insert_with(|| asked.unwrap().id), asking.wanted().unwrap().id);
+            last_us = Some(now_us);
+            now_us += travel_us;
+            if outcome == 0 {
+                asking.unanswered(now_us);
+                latest_us = now_us.max(last_us.unwrap() + EVERY_US);
+            } else {
+                prop_assert!(asking.answered(&answer(DemandOutcome(outcome), retry), now_us));
+                let told_us = u64::from(retry) * 1000;
+                latest_us = now_us + told_us.max(UNSUPPORTED_US);
+            }
+        }
+        asking.want(None, now_us);
+        let mut taken_back = 0;
+        for _ in 0..300 {
+            now_us += 100_000;
+            if let Some(asked) = asking.next(now_us) {
+                prop_assert!(asked.is_withdrawal() && Some(asked.id) == id);
+                prop_assert!(last_us.is_none_or(|last_us| now_us >= last_us + EVERY_US));
+                taken_back += 1;
+                asking.answered(&answer(DemandOutcome::GRANTED, 0), now_us);
+            }
+        }
+        prop_assert_eq!(taken_back, 1);
     }
 }
