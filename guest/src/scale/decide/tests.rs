@@ -158,7 +158,48 @@ fn approved_memory_counts_as_gone_once() {
     assert_eq!(decide(&later, &question(4096 * MIB, 3072 * MIB)).usable_after, 1952 * MIB);
 }
 
+/// as#593: the guest was told of memory that is not there. What the host gives is no room; what the kernel has is.
+#[test]
+fn what_is_given_and_not_there_is_no_room() {
+    let (present, wanted) = (8192 * MIB, 6144 * MIB);
+    // Of 8 GiB, half has not come.
+    let decision = decide(&facts(1800 * MIB, 4000 * MIB), &question(present, wanted));
+    assert_eq!(decision.usable_after, 1952 * MIB);
+    assert_eq!((decision.outcome, decision.reason), IN_USE);
+    assert_eq!(verdict(&facts(1800 * MIB, 8000 * MIB), &question(present, wanted)), ROOM);
+}
+
+/// as#572: each answer that is no approval says when to come again; an approval does not.
+#[test]
+fn who_is_not_approved_is_told_when_to_ask_again() {
+    let shrink = question(1024 * MIB, 512 * MIB);
+    for usage in [Usage::Dead, Usage::TooFew, Usage::Known(0), Usage::Known(900 * MIB)] {
+        for demanded in [Size::default(), size(2048 * MIB)] {
+            let decision = decide(&Facts { usage, demanded, ..facts(0, 980 * MIB) }, &shrink);
+            assert_eq!(decision.outcome == DownscaleOutcome::APPROVED, decision.retry_after_ms == 0, "{decision:?}");
+        }
+    }
+}
+
 proptest! {
+    /// Against fractions, made otherwise: x fits if 100 x is not over 85 of what is usable, to the byte.
+    #[test]
+    fn room_is_where_the_fraction_says_so(
+        total in 0_u64..1 << 44, taken in 0_u64..1 << 44, wanted in 0_u64..1 << 44, near in -2_i64..3, far in any::<u32>()
+    ) {
+        let question = question(wanted.saturating_add(taken), wanted);
+        let usable = total.saturating_sub(taken);
+        let limit = usable - (usable * 3).div_ceil(20);
+        for usage in [limit.saturating_sub(headroom(wanted)).saturating_add_signed(near), u64::from(far)] {
+            let decision = decide(&facts(usage, total), &question);
+            let has_room = (usage + headroom(wanted)) * 100 <= usable * 85;
+            let expected = if taken == 0 { DownscaleReason::NO_MEMORY_TAKEN }
+                else if has_room { DownscaleReason::ROOM } else { DownscaleReason::MEMORY_IN_USE };
+            prop_assert_eq!(decision.reason, expected);
+            prop_assert_eq!(decision.limit.0, limit);
+        }
+    }
+
     #[test]
     fn less_wanted_never_leaves_more(
         total in any::<u64>(), present in any::<u64>(), a in any::<u64>(), b in any::<u64>(), usage in any::<u64>(),

@@ -148,4 +148,39 @@ proptest! {
             }
         }
     }
+
+    /// What is at its share is always wanted more of, and while the need lasts never less than before.
+    #[test]
+    fn full_is_never_missed_and_what_is_wanted_never_falls(
+        total in 64_u64..1 << 20, looks in prop::collection::vec((0_u64..500_000, 0_u64..=100, any::<u32>()), 1..60)
+    ) {
+        let total = total * MIB;
+        let (mut needs, mut now_us, mut before) = (Needs::default(), S, None::<Bytes>);
+        for (step, percent, growth) in looks {
+            now_us += step;
+            let usage = total / 100 * percent;
+            let lasts = needs.memory.is_some_and(|need| need.until_us > now_us);
+            needs.look(&Seen { total, growth: u64::from(growth), ..seen(now_us, usage) });
+            let memory = needs.wanted().and_then(|wanted| wanted.memory);
+            if u128::from(usage) * 20 >= u128::from(total) * 17 {
+                prop_assert!(memory.is_some());
+            }
+            if let (true, Some(memory)) = (lasts, memory) {
+                prop_assert!(Some(memory) >= before);
+            }
+            before = memory;
+        }
+    }
+
+    #[test]
+    fn who_uses_more_or_grows_faster_never_wants_less(
+        total in 64_u64..1 << 20, a in (0_u64..=100, any::<u32>()), b in (0_u64..=100, any::<u32>())
+    ) {
+        let total = total * MIB;
+        let memory = |percent: u64, growth: u32| {
+            let seen = Seen { total, growth: u64::from(growth), ..seen(S, total / 100 * percent) };
+            after(&[seen]).and_then(|wanted| wanted.memory)
+        };
+        prop_assert!(memory(a.0.min(b.0), a.1.min(b.1)) <= memory(a.0.max(b.0), a.1.max(b.1)));
+    }
 }
