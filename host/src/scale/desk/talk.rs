@@ -257,11 +257,15 @@ impl Desk {
             return (DemandOutcome::UNSUPPORTED, granted, UNSUPPORTED_RETRY_MS);
         }
         let can = reported.can;
-        let fixed = (wanted.cpu > granted.cpu && can.cpu.is_fixed())
-            || (wanted.memory > granted.memory && can.memory.is_fixed());
         let most = can.clamp(settings.bounds.max);
-        let at_maximum = (wanted.cpu > granted.cpu && granted.cpu >= most.cpu)
-            || (wanted.memory > granted.memory && granted.memory >= most.memory);
+        // What is lacking: can it never be had, not now for it is at its most, or later?
+        let lacking = [
+            (wanted.cpu > granted.cpu, can.cpu.is_fixed(), granted.cpu >= most.cpu),
+            (wanted.memory > granted.memory, can.memory.is_fixed(), granted.memory >= most.memory),
+        ];
+        let mut lacking = lacking.into_iter().filter(|(lacks, ..)| *lacks);
+        let fixed = lacking.clone().all(|(_, fixed, _)| fixed);
+        let at_maximum = lacking.all(|(_, fixed, most)| fixed || most);
         if granted.covers(wanted) {
             (DemandOutcome::GRANTED, granted, 0)
         } else if granted != before && granted.covers(before) {
