@@ -39,8 +39,8 @@ pub(crate) enum Direction {
 pub(crate) const STEPS: [Step; 5] = [Step::Said, Step::Ordered, Step::Done, Step::Told, Step::Applied];
 
 /// A demand stands for 10 s, and then the policy takes its time for each step.
-const BACK: Duration = Duration::from_secs(90);
-const ORDER: Duration = Duration::from_secs(60);
+const BACK: Duration = Duration::from_secs(240);
+const ORDER: Duration = Duration::from_secs(120);
 
 /// Each victim killed once after each step in both directions; the VM grows by a demand made by hand, and shrinks when
 /// that has expired.

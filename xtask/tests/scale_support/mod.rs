@@ -49,7 +49,8 @@ pub(crate) fn scaling_toml(tap: &str, max_cpus: u32, max_memory_mib: u32) -> Str
          [scaling]\npolicy = \"compute-unit\"\n\
          min = {{ cpu = 1, memory = \"{BOOT_MIB}MiB\" }}\n\
          max = {{ cpu = {max_cpus}, memory = \"{max_memory_mib}MiB\" }}\n\
-         compute-unit.goal.unit_memory = \"128MiB\"\n"
+         compute-unit.goal.unit_memory = \"128MiB\"\n\
+         compute-unit.goal.unit_cpu = \"1\"\n"
     )
 }
 

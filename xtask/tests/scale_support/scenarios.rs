@@ -16,10 +16,10 @@ const TAKEN_MIB: u32 = 720;
 /// So much at once: what fits without anybody's help, 0.7 of what is usable at boot.
 const FIRST_MIB: u32 = 256;
 /// At 8 MiB a second under emulation, with room for a busy machine.
-const GROWING: Duration = Duration::from_secs(150);
+const GROWING: Duration = Duration::from_secs(240);
 /// One step down every few seconds. A block that was in use when it was asked for is tried again by the guest's driver
 /// after 5 s, 10 s, 20 s and so on, or at once when another size is asked for.
-const SHRINKING: Duration = Duration::from_secs(120);
+const SHRINKING: Duration = Duration::from_secs(240);
 
 /// A program takes more memory than there is, steadily: it gets it, nothing is killed, and what it leaves goes back in
 /// steps; not before. `words`: which memory.
