@@ -44,13 +44,15 @@ pub(crate) struct Sides {
 
 /// The tables of an `instance.toml` that let the daemon resize through the tap, up to so much.
 pub(crate) fn scaling_toml(tap: &str, max_cpus: u32, max_memory_mib: u32) -> String {
+    // Units tie both together: where CPUs do not change, load should not ask for memory.
+    let unit_cpu = if max_cpus == 1 { "1" } else { "250m" };
     format!(
         "[actuator]\nqemu = {tap:?}\n\
          [scaling]\npolicy = \"compute-unit\"\n\
          min = {{ cpu = 1, memory = \"{BOOT_MIB}MiB\" }}\n\
          max = {{ cpu = {max_cpus}, memory = \"{max_memory_mib}MiB\" }}\n\
          compute-unit.goal.unit_memory = \"128MiB\"\n\
-         compute-unit.goal.unit_cpu = \"1\"\n"
+         compute-unit.goal.unit_cpu = \"{unit_cpu}\"\n"
     )
 }
 
