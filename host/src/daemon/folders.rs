@@ -391,7 +391,7 @@ fn apply(shared: &Arc<Shared>, slot: &Arc<Slot>, before: Option<&Config>, read: 
         let moved = before.is_some_and(|before| read.as_ref().map_or(true, |now| before.address != now.address));
         if moved {
             core.instance.forget();
-            core.desk.forget();
+            core.desk.forget(shared.now());
         }
         core.config = read.as_ref().ok().cloned();
         core.config_error = read.as_ref().err().cloned();

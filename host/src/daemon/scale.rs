@@ -15,7 +15,7 @@ pub(super) fn configured(shared: &Arc<Shared>, slot: &Arc<Slot>) {
     let start = slot.with(shared, |core| {
         let settings = core.config.as_ref().and_then(settings);
         let drives = settings.is_some();
-        core.desk.configure(settings);
+        core.desk.configure(settings, shared.now());
         drives && !std::mem::replace(&mut core.driving, true)
     });
     slot.scale.notify_one();
@@ -27,7 +27,7 @@ pub(super) fn configured(shared: &Arc<Shared>, slot: &Arc<Slot>) {
 fn settings(config: &Config) -> Option<Settings> {
     let actuator = config.actuator.as_ref()?;
     let scaling = &config.scaling;
-    Some(Settings { actuator: Actuator::new(actuator).name(), policy: scaling.policy, bounds: scaling.bounds })
+    Some(Settings { vmm: actuator.clone(), policy: scaling.policy, bounds: scaling.bounds })
 }
 
 /// What is to be done now.

@@ -370,8 +370,10 @@ impl Core {
 
     /// A guest said something about its size.
     pub(super) fn scaling(&mut self, session: SessionId, said: &Said<'_>, now: Now) {
-        let trusted = self.instance.is_trusted(session);
-        self.desk.heard(session, trusted, said, now);
+        // One that is being ended has no say any more.
+        if self.instance.is_current(session) {
+            self.desk.heard(session, self.instance.has_trusted(), said, now);
+        }
     }
 
     /// Takes what the daemon saw, within limits.

@@ -139,7 +139,9 @@ impl Instance {
         self.peers.iter().find(|peer| peer.role == Role::Current)
     }
 
-    fn is_current(&self, session: SessionId) -> bool {
+    /// Whether a session speaks for the VM.
+    #[must_use]
+    pub fn is_current(&self, session: SessionId) -> bool {
         self.current().is_some_and(|peer| peer.session == session)
     }
 
@@ -153,12 +155,6 @@ impl Instance {
         if let Some(session) = newer {
             self.orders.push((session, Order::Renonce));
         }
-    }
-
-    /// Whether a session speaks for the VM and is proven to be root's.
-    #[must_use]
-    pub fn is_trusted(&self, session: SessionId) -> bool {
-        self.current().is_some_and(|peer| peer.session == session && peer.standing == Standing::Proven)
     }
 
     /// Whether who speaks for the VM is proven to be root there.

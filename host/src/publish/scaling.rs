@@ -280,15 +280,8 @@ impl From<BTreeMap<String, BTreeMap<String, u64>>> for Messages {
 }
 
 /// Why a change may come to no end.
-const STUCK: [&str; 7] = [
-    "vmm_refused",
-    "vmm_unreachable",
-    "vmm_did_not_give",
-    "vmm_did_not_take",
-    "guest_failed",
-    "guest_silent",
-    "no_agent",
-];
+const STUCK: [&str; 6] =
+    ["vmm_refused", "vmm_unreachable", "vmm_did_not_give", "vmm_did_not_take", "guest_failed", "guest_silent"];
 
 /// Counts by reason; as JSON a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -408,7 +401,7 @@ mod tests {
         counters.message("resized", "never heard of");
         counters.message("demand", "never heard of");
         counters.message("nobody", "granted");
-        counters.stuck("no_agent");
+        counters.stuck("guest_silent");
         counters.stuck("nobody");
         let json = serde_json::to_value(&counters).unwrap();
         assert_eq!(
@@ -416,7 +409,7 @@ mod tests {
             (&1.into(), &1.into())
         );
         assert_eq!(json["messages"]["demand"].as_object().unwrap().values().filter(|count| **count != 0).count(), 1);
-        assert_eq!((&json["stuck"]["no_agent"], &json["stuck"]["vmm_refused"]), (&1.into(), &0.into()));
+        assert_eq!((&json["stuck"]["guest_silent"], &json["stuck"]["vmm_refused"]), (&1.into(), &0.into()));
         assert_eq!(serde_json::from_value::<Counters>(json).unwrap(), counters);
     }
 }

@@ -20,6 +20,19 @@ pub enum Config {
     Command(Vec<String>),
 }
 
+impl Config {
+    /// As in `instance.toml`.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Qemu(_) => KEYS[0],
+            Self::CloudHypervisor(_) => KEYS[1],
+            Self::Firecracker(_) => KEYS[2],
+            Self::Command(_) => KEYS[3],
+        }
+    }
+}
+
 /// What is wrong with the table, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {

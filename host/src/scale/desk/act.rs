@@ -11,17 +11,12 @@ const MAX_TRIES: u32 = 3;
 impl Desk {
     /// The VMM said what is true, or did not.
     pub fn observed(&mut self, result: Result<Reported, VmmError>, now: Now) {
-        self.acting = self.acting.filter(|(act, _)| *act != Act::Observe);
+        // Else it is the answer of a VMM that was another one's.
+        if self.acting.take_if(|(act, _)| *act == Act::Observe).is_none() {
+            return;
+        }
         self.learn(&result, now);
         self.observe_later(now);
-        if self.owes_guest
-            && self.turn.is_some()
-            && matches!(self.phase, Phase::Idle)
-            && result.is_ok()
-            && now.mono_us >= self.settle_again_us
-        {
-            self.begin_settling(now);
-        }
         self.advance(now);
     }
 
@@ -34,6 +29,8 @@ impl Desk {
         match result {
             Ok(reported) => {
                 self.retry.succeeded();
+                self.uncounted.get_or_insert(was);
+                self.cause = None;
                 self.narrate(format!("the VMM accepted it; it gives {} now", reported.has), now);
                 let until_us = now.mono_us + SETTLE_US;
                 self.enter(Phase::Settling { wanted: reported.wish, was, told: None, guest: None, until_us }, now);
@@ -49,13 +46,14 @@ impl Desk {
         self.retry.failed(wanted, error, now, chance);
         let what = format!("the VMM did not become {wanted}: {error}");
         self.observe_at_us = now.mono_us;
-        if error.is_transient() && tries + 1 < MAX_TRIES && self.draining.is_none() {
+        if error.is_transient() && tries + 1 < MAX_TRIES && (self.decides() || self.is_forced()) {
             self.narrate(format!("{what}; trying again"), now);
             let not_before_us = now.mono_us + self.retry.wait_us(wanted, now);
             return self.enter(Phase::Resizing { wanted, was, not_before_us, tries: tries + 1 }, now);
         }
         self.counters.stuck(if error.is_transient() { "vmm_unreachable" } else { "vmm_refused" });
-        self.not_before_us = now.mono_us + AFTER_FAILURE_US;
+        self.failed_until_us = now.mono_us + AFTER_FAILURE_US;
+        self.not_before_us = self.failed_until_us;
         self.enter(Phase::Idle, now);
         self.finish_command(false, what.clone(), now);
         self.stuck = Some(what);

@@ -1,6 +1,8 @@
 //! What to do next: the step from what is known to the one thing that is begun.
 
-use super::{AFTER_FAILURE_US, Act, Desk, OBSERVE_EVERY_US, OBSERVE_SETTLING_US, Phase, SETTLE_US, STUCK_US};
+use super::{
+    AFTER_FAILURE_US, Act, Desk, OBSERVE_EVERY_US, OBSERVE_SETTLING_US, Phase, RESIZE_EVERY_US, SETTLE_US, STUCK_US,
+};
 use crate::model::Now;
 use crate::scale::policy::{self, Inputs};
 use crate::vmm::Reported;
@@ -22,12 +24,12 @@ impl Desk {
     #[must_use]
     pub fn deadline_us(&self, now: Now) -> u64 {
         let next = match self.phase {
-            Phase::Asking { until_us, .. } => until_us,
-            Phase::Resizing { not_before_us, .. } if self.acting.is_none() => not_before_us,
-            Phase::Settling { until_us, .. } => until_us.min(self.observe_at_us),
-            _ => u64::MAX,
+            Phase::Idle => self.observe_at_us,
+            Phase::Asking { until_us, .. } | Phase::Settling { until_us, .. } => until_us.min(self.observe_at_us),
+            // It is not asked what is true before it was told.
+            Phase::Resizing { not_before_us, .. } => not_before_us,
         };
-        next.min(self.observe_at_us).clamp(now.mono_us + 20_000, now.mono_us + 1_000_000)
+        next.clamp(now.mono_us + 20_000, now.mono_us + 1_000_000)
     }
 
     /// What is to be asked of the VMM next; the answer comes with [`Self::observed`] or [`Self::resized`].
@@ -41,7 +43,10 @@ impl Desk {
             _ if now.mono_us >= self.observe_at_us => Act::Observe,
             _ => return None,
         };
-        if let Act::Resize(_) = act {
+        if act == Act::Observe {
+            self.observed_us = now.mono_us;
+        } else {
+            self.resized_us = now.mono_us;
             if let Some(demand) = self.demand.as_mut().filter(|demand| !demand.acted) {
                 demand.acted = true;
                 self.counters.demand_to_vmm.took(now.since_us(demand.first));
@@ -56,7 +61,7 @@ impl Desk {
     pub(super) fn advance(&mut self, now: Now) {
         self.expire(now);
         self.drain(now);
-        if self.settings.is_none() || self.acting.is_some_and(|(act, _)| act != Act::Observe) {
+        if self.settings.is_none() || self.is_telling() {
             return;
         }
         let Some(reported) = self.reported(now) else {
@@ -83,9 +88,20 @@ impl Desk {
                     }
                 }
             }
-            Phase::Resizing { .. } => {}
+            // Told to nobody yet: what is needed by now is more than what was decided.
+            Phase::Resizing { wanted, .. } => {
+                if self.goal(&reported, now).is_some_and(|(goal, _)| goal.max(wanted) != wanted) {
+                    self.enter(Phase::Idle, now);
+                    self.choose(&reported, now);
+                }
+            }
             Phase::Settling { was, wanted, .. } => self.settle(was, wanted, &reported, now),
         }
+    }
+
+    /// Whether the VMM is being told a size.
+    pub(super) fn is_telling(&self) -> bool {
+        self.acting.is_some_and(|(act, _)| act != Act::Observe)
     }
 
     fn expire(&mut self, now: Now) {
@@ -109,7 +125,7 @@ impl Desk {
         if let Some(command) = &self.command {
             return Some((command.target(reported.wish), "a person asked for it".into()));
         }
-        if self.turn.is_none() || self.draining.is_some() || !self.trusted {
+        if !self.decides() {
             return None;
         }
         let most = reported.can.clamp(settings.bounds.max);
@@ -148,7 +164,11 @@ impl Desk {
         if let Some((goal, reason)) = &goal
             && goal.max(wish) != wish
             && now.mono_us >= self.retry_at_us(goal.max(wish), now)
+            && (now.mono_us >= self.failed_until_us || self.command.is_some())
         {
+            if self.turn.is_none() && !self.sessions.is_empty() && self.command.is_some() && !self.is_forced() {
+                return self.finish_command(false, self.why_nobody_agrees().into(), now);
+            }
             let up = goal.max(wish);
             self.counters.requested.count(wish, up);
             self.counters.approved.count(wish, up);
@@ -156,28 +176,29 @@ impl Desk {
             return self.begin_resizing(wish, up, now);
         }
         // What has not arrived is looked after before anything is taken away.
-        if (!reported.is_settled() || self.owes_guest) && now.mono_us >= self.settle_again_us {
-            return self.begin_settling(now);
+        if (!reported.is_settled() || self.owes_guest) && self.decides() && now.mono_us >= self.settle_again_us {
+            return self.begin_settling(reported, now);
         }
         let Some((goal, reason)) = goal else { return };
         if goal.max(wish) != wish || goal == wish {
             if goal == wish && reported.is_settled() {
-                self.finish_command(true, format!("it has {wish}"), now);
+                let done = if self.decides() {
+                    format!("it has {wish}")
+                } else {
+                    format!("the VMM gives {wish}; no agent says what came of it")
+                };
+                self.finish_command(true, done, now);
             }
             return;
         }
-        let forced = self.command.as_ref().is_some_and(|command| command.force);
-        if self.turn.is_none() {
+        let forced = self.is_forced();
+        if !self.decides() {
             if forced {
-                self.narrate("no agent decides with this host: forced".into(), now);
+                self.narrate("no agent that is proven to speak for the VM is asked: forced".into(), now);
                 self.last = Some((now, wish, goal, reason));
                 return self.begin_resizing(wish, goal, now);
             }
-            return self.finish_command(
-                false,
-                "no agent that could agree is connected; --force does without".into(),
-                now,
-            );
+            return self.finish_command(false, self.why_nobody_agrees().into(), now);
         }
         if now.mono_us < self.not_before_us && self.command.is_none() {
             return;
@@ -191,36 +212,46 @@ impl Desk {
         self.ask(wish, goal, forced, now);
     }
 
+    /// Where this host does not decide.
+    fn why_nobody_agrees(&self) -> &'static str {
+        if self.sessions.is_empty() {
+            "no agent that could agree is connected; --force does without"
+        } else if self.turn.is_none() || self.draining.is_some() {
+            "another host decides about this VM (`controllers` tells which); --force does it all the same"
+        } else {
+            "the agent is not proven to speak for the VM yet; --force does without"
+        }
+    }
+
     fn retry_at_us(&self, wanted: Size, now: Now) -> u64 {
         now.mono_us.saturating_add(self.retry.wait_us(wanted, now))
     }
 
     pub(super) fn begin_resizing(&mut self, was: Size, wanted: Size, now: Now) {
         self.narrate(format!("telling the VMM: {was} becomes {wanted}"), now);
-        self.enter(Phase::Resizing { wanted, was, not_before_us: now.mono_us, tries: 0 }, now);
+        let not_before_us = now.mono_us.max(self.resized_us.saturating_add(RESIZE_EVERY_US));
+        self.enter(Phase::Resizing { wanted, was, not_before_us, tries: 0 }, now);
     }
 
     /// Waits until VMM and guest have what the VMM was asked to give; told to the guest again.
-    pub(super) fn begin_settling(&mut self, now: Now) {
-        let Some(reported) = self.reported(now) else {
-            self.owes_guest = true;
-            return;
-        };
-        if matches!(self.phase, Phase::Resizing { .. }) {
-            // It ends there.
-            return;
-        }
+    fn begin_settling(&mut self, reported: &Reported, now: Now) {
         self.owes_guest = false;
         let until_us = now.mono_us + SETTLE_US;
         let (was, wanted) = (reported.has, reported.wish);
         self.enter(Phase::Settling { wanted, was, told: None, guest: None, until_us }, now);
         self.leg = now;
-        self.observe_at_us = now.mono_us;
-        self.settle(was, wanted, &reported, now);
+        // A guest that begins turn after turn does not set how often the VMM is asked.
+        self.observe_at_us = now.mono_us.max(self.observed_us.saturating_add(OBSERVE_SETTLING_US));
+        self.settle(was, wanted, reported, now);
     }
 
     fn settle(&mut self, was: Size, wanted: Size, reported: &Reported, now: Now) {
         let Phase::Settling { told, guest, until_us, .. } = self.phase else { return };
+        if !self.decides() && self.command.is_none() {
+            // The VMM was told in a turn that has ended meanwhile: who decides then looks after it.
+            self.owes_guest = true;
+            return self.enter(Phase::Idle, now);
+        }
         if let Some((goal, _)) = self.goal(reported, now)
             && goal.max(wanted) != wanted
         {
@@ -228,38 +259,47 @@ impl Desk {
             self.enter(Phase::Idle, now);
             return self.choose(reported, now);
         }
-        let arrived = reported.is_settled();
         // Of less the guest is told when it is gone: while the VMM takes it, what the guest sees changes.
         let shrinks = was.max(wanted) != wanted;
-        if told.is_none() && self.turn.is_some() && (arrived || !shrinks) {
+        let failed = if shrinks { "vmm_did_not_take" } else { "vmm_did_not_give" };
+        if reported.wish != wanted {
+            let what = format!("the VMM was asked for {wanted} and is to be {} now", reported.wish);
+            self.end_stuck(failed, what, now);
+            self.settle_again_us = now.mono_us;
+            return;
+        }
+        let arrived = reported.is_settled();
+        if told.is_none() && self.decides() && (arrived || !shrinks) {
             let request = self.tell(was, wanted, now);
             if let Phase::Settling { told, .. } = &mut self.phase {
                 *told = request;
             }
         } else if arrived && guest.is_some() {
-            self.counters.applied.count(was, wanted);
+            if let Some(from) = self.uncounted.take() {
+                self.counters.applied.count(from, wanted);
+            }
             self.stuck = None;
             self.enter(Phase::Idle, now);
             return self.choose(reported, now);
-        } else if arrived && self.turn.is_none() && self.sessions.is_empty() && self.command.is_some() {
-            // Forced, without anybody in the guest who could say more.
+        } else if arrived && !self.decides() {
+            // A person wanted it without anybody in the guest who could say more.
+            self.owes_guest = true;
             self.enter(Phase::Idle, now);
-            return self.finish_command(true, format!("the VMM gives {wanted}; no agent says what came of it"), now);
+            return self.choose(reported, now);
         }
-        if now.mono_us >= until_us {
-            let (reason, what) = if arrived {
-                let reason = if self.turn.is_some() { "guest_silent" } else { "no_agent" };
-                (reason, format!("the VMM gives {wanted}, and no agent says that it has it"))
-            } else {
-                let less = reported.has.max(reported.wish) != reported.wish;
-                let reason = if less { "vmm_did_not_take" } else { "vmm_did_not_give" };
-                (reason, format!("the VMM was asked for {wanted} and gives {}", reported.has))
-            };
-            if told.is_some() && guest.is_none() {
-                self.counters.message("resized", "timeout");
-            }
-            self.end_stuck(reason, what, now);
-            if reason == "vmm_did_not_take" {
+        if now.mono_us < until_us {
+            return;
+        }
+        if told.is_some() && guest.is_none() {
+            self.counters.message("resized", "timeout");
+        }
+        if arrived {
+            let cause = self.cause.take().map(|cause| format!(" ({cause})")).unwrap_or_default();
+            let what = format!("the VMM gives {wanted}, and the guest does not say that it has it{cause}");
+            self.end_stuck("guest_silent", what, now);
+        } else {
+            self.end_stuck(failed, format!("the VMM was asked for {wanted} and gives {}", reported.has), now);
+            if shrinks && self.decides() {
                 self.take_back(reported, now);
             }
         }
@@ -281,7 +321,7 @@ impl Desk {
     pub(super) fn end_stuck(&mut self, reason: &str, what: String, now: Now) {
         self.counters.stuck(reason);
         self.settle_again_us = now.mono_us + STUCK_US;
-        self.owes_guest = reason != "no_agent";
+        self.owes_guest = true;
         self.enter(Phase::Idle, now);
         self.finish_command(false, format!("stuck: {what}"), now);
         self.stuck = Some(what);

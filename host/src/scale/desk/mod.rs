@@ -42,7 +42,7 @@ use super::policy::{self, Policy};
 use crate::model::{Now, SECOND_US};
 use crate::publish::scaling::{self, Amount, Decided, Demanded, Denial};
 use crate::publish::status::Stamp;
-use crate::vmm::{Reported, Retry};
+use crate::vmm::{self, Reported, Retry};
 use command::Running;
 use informant_wire::id::SessionId;
 use informant_wire::scale::{DemandId, DemandOutcome, DemandReason, Epoch, RequestId, Seen};
@@ -58,6 +58,10 @@ const OBSERVED_FOR_US: u64 = 15 * SECOND_US;
 const SETTLE_US: u64 = 30 * SECOND_US;
 /// The guest has so long to answer whether it may be smaller: its advisors have 2 s of them.
 const QUESTION_MS: u32 = 4000;
+/// Between two sizes that the VMM is told: what a guest demands must not set the pace.
+const RESIZE_EVERY_US: u64 = SECOND_US / 2;
+/// So much sooner than this host gives up the guest says what keeps a change from arriving.
+const TRAVEL_US: u64 = 2 * SECOND_US;
 /// After a change that came to no end, or a question without an answer, it is tried again no sooner.
 const AFTER_FAILURE_US: u64 = 3 * SECOND_US;
 /// A change that is stuck is told to the guest again so much later.
@@ -66,8 +70,8 @@ const STUCK_US: u64 = 10 * SECOND_US;
 /// What an instance's scaling is configured to.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The actuator's name.
-    pub actuator: &'static str,
+    /// The actuator.
+    pub vmm: vmm::Config,
     /// `None`: only people resize it.
     pub policy: Option<Policy>,
     /// From `instance.toml`; what the VMM can not do is left out of it on the way.
@@ -150,7 +154,14 @@ pub struct Desk {
     vmm_error: Option<String>,
     acting: Option<(Act, Now)>,
     observe_at_us: u64,
+    /// When it was asked last, whatever came of it.
+    observed_us: u64,
+    /// When it was told a size last.
+    resized_us: u64,
+    /// No question to the guest before.
     not_before_us: u64,
+    /// Nothing of the policy's to the VMM before: it has just failed.
+    failed_until_us: u64,
     retry: Retry,
     sample: Option<policy::Sample>,
     trend: policy::Trend,
@@ -159,6 +170,10 @@ pub struct Desk {
     /// The guest is to be told the VMM's wish.
     owes_guest: bool,
     settle_again_us: u64,
+    /// What the VM had before the changes that were accepted and have not arrived.
+    uncounted: Option<Size>,
+    /// What the guest says keeps a change from arriving.
+    cause: Option<String>,
     demand: Option<OpenDemand>,
     guest: Option<Seen>,
     denied: Option<(Now, Size, String)>,
@@ -195,13 +210,18 @@ impl Default for Desk {
             vmm_error: None,
             acting: None,
             observe_at_us: 0,
+            observed_us: 0,
+            resized_us: 0,
             not_before_us: 0,
+            failed_until_us: 0,
             retry: Retry::default(),
             sample: None,
             trend: policy::Trend::default(),
             trusted: false,
             owes_guest: false,
             settle_again_us: 0,
+            uncounted: None,
+            cause: None,
             demand: None,
             guest: None,
             denied: None,
@@ -218,21 +238,42 @@ impl Default for Desk {
 }
 
 impl Desk {
-    /// Puts another configuration into force. What is under way comes to its end.
-    pub fn configure(&mut self, settings: Option<Settings>) {
-        self.settings = settings;
-        if self.settings.is_none() {
-            (self.vmm, self.acting, self.demand) = (None, None, None);
-            self.phase = Phase::Idle;
+    /// Puts another configuration into force. What is under way comes to its end, but not with another VMM.
+    pub fn configure(&mut self, settings: Option<Settings>, now: Now) {
+        let of = |settings: &Option<Settings>| settings.as_ref().map(|settings| settings.vmm.clone());
+        if of(&self.settings) != of(&settings) {
+            self.finish_command(false, "its [actuator] is another one now".into(), now);
+            // An answer that is still on its way is of the one before.
+            (self.vmm, self.vmm_error, self.acting) = (None, None, None);
+            (self.uncounted, self.stuck) = (None, None);
+            self.owes_guest = self.turn.is_some();
+            self.enter(Phase::Idle, now);
         }
+        self.settings = settings;
         self.observe_at_us = 0;
         self.changed = true;
     }
 
     /// Another VM is at this address from now on.
-    pub fn forget(&mut self) {
+    pub fn forget(&mut self, now: Now) {
+        self.finish_command(false, "another VM is at this address now".into(), now);
         let (settings, counters) = (self.settings.take(), std::mem::take(&mut self.counters));
         *self = Self { settings, counters, sessions: std::mem::take(&mut self.sessions), ..Self::default() };
+    }
+
+    /// Another daemon has this part from now on.
+    pub fn hand_over(&mut self, now: Now) {
+        self.finish_command(false, "another daemon takes over: see there what came of it".into(), now);
+    }
+
+    /// Whether this host decides, and who would agree is proven to speak for the VM.
+    const fn decides(&self) -> bool {
+        self.turn.is_some() && self.draining.is_none() && self.trusted
+    }
+
+    /// Whether a person wants it whatever the guest says.
+    fn is_forced(&self) -> bool {
+        self.command.as_ref().is_some_and(|command| command.force)
     }
 
     /// Messages for sessions, and whether something changed that readers see. Empty afterwards.
@@ -271,7 +312,7 @@ impl Desk {
         };
         let settings = self.settings.as_ref();
         scaling::Scaling {
-            actuator: settings.map(|settings| settings.actuator.into()),
+            actuator: settings.map(|settings| settings.vmm.name().into()),
             policy: settings.map(|settings| settings.policy.as_ref().map_or("none", Policy::name).into()),
             min: settings.map(|settings| settings.bounds.min.into()),
             max: settings.map(|settings| settings.bounds.max.into()),

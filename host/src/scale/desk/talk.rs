@@ -1,6 +1,6 @@
 //! What the guest says and what is said to it.
 
-use super::{Desk, ListRequest, OpenDemand, Phase, QUESTION_MS, Turn};
+use super::{Desk, ListRequest, OpenDemand, Phase, QUESTION_MS, TRAVEL_US, Turn};
 use crate::model::{Now, SECOND_US};
 use crate::publish::scaling;
 use informant_wire::frame::EncodeError;
@@ -19,12 +19,10 @@ use tokio::sync::oneshot;
 const AT_MAXIMUM_RETRY_MS: u32 = 5000;
 /// What this host can not give at all.
 const UNSUPPORTED_RETRY_MS: u32 = 60_000;
-/// Something is under way, or not known yet.
+/// Something is under way or not known yet, as whether the session is proven.
 const BUSY_RETRY_MS: u32 = 1000;
-/// An unproven session may be proven by then.
-const UNPROVEN_RETRY_MS: u32 = 1000;
 /// Demands that live longer than this unless renewed are cut to it, whatever the guest says.
-const LONGEST_DEMAND_MS: u64 = 6 * DEMAND_EXPIRES_MS;
+const LONGEST_DEMAND_MS: u64 = DEMAND_EXPIRES_MS;
 /// Questions for the controllers that wait for one answer.
 const MAX_LISTS: usize = 8;
 
@@ -98,21 +96,26 @@ impl Desk {
         }
     }
 
+    /// What was asked in the turn is void, and what was decided in it is not done any more: another host may decide by
+    /// now. Only a call to the VMM that is under way can not be taken back, and what a person forces goes on.
     fn end_turn(&mut self, now: Now) {
         self.turn = None;
         self.changed = true;
-        match &mut self.phase {
+        match self.phase {
             Phase::Asking { .. } => {
                 self.counters.message("downscale", "void");
                 self.enter(Phase::Idle, now);
             }
-            Phase::Settling { told, .. } => {
-                let unanswered = told.take().is_some();
-                if unanswered {
+            Phase::Resizing { .. } if !self.is_telling() && !self.is_forced() => self.enter(Phase::Idle, now),
+            Phase::Settling { wanted, was, told, until_us, .. } => {
+                if told.is_some() {
                     self.counters.message("resized", "void");
                 }
+                self.owes_guest = true;
+                let goes_on = Phase::Settling { wanted, was, told: None, guest: None, until_us };
+                self.enter(if self.is_forced() { goes_on } else { Phase::Idle }, now);
             }
-            _ => {}
+            Phase::Idle | Phase::Resizing { .. } => {}
         }
     }
 
@@ -133,19 +136,21 @@ impl Desk {
         if !self.sessions.iter().any(|(known, _)| *known == session) {
             return;
         }
+        self.trusted = trusted;
         match said {
             Said::Resume(resume) => self.resume(session, resume, now),
             Said::Suspend(suspend) => {
                 self.draining = Some((session, suspend.request));
                 self.changed = true;
             }
-            Said::Demand(demand) => self.demand(session, trusted, demand, now),
-            Said::Applied(applied) if self.is_turn(session) => self.applied(applied, now),
-            Said::DownscaleAnswer(answer) if self.is_turn(session) => self.answered(answer, now),
+            Said::Demand(demand) => self.demand(session, demand, now),
+            Said::Applied(applied) if trusted && self.is_turn(session) => self.applied(applied, now),
+            Said::DownscaleAnswer(answer) if trusted && self.is_turn(session) => self.answered(answer, now),
             Said::Stale(stale) => self.stale(session, stale, now),
             Said::Controllers(list) => self.listed(session, list),
             // This host leaves with its Bye, and waits for nothing.
             Said::Unregistered(_) => {}
+            // Also of who is not proven to speak for the VM.
             Said::Applied(_) | Said::DownscaleAnswer(_) => self.counters.message("late", "ignored"),
         }
         self.advance(now);
@@ -163,17 +168,17 @@ impl Desk {
         self.turn = Some(Turn { session, epoch: resume.epoch });
         self.counters.message("resume", "accepted");
         self.say(session, Message::RoleAnswer(RoleAnswer { request: resume.request, accepted: true }));
-        // What this host believes of the guest may be of another life: it is told what the VMM is to give.
-        self.begin_settling(now);
+        // What this host believes of the guest may be of another life: it is told what the VMM is to give, once it is
+        // proven.
+        self.owes_guest = true;
+        self.settle_again_us = now.mono_us;
     }
 
     /// Answers that the turn is over, once nothing is under way that could change the VM behind it.
     pub(super) fn drain(&mut self, now: Now) {
         let Some((session, request)) = self.draining else { return };
-        match self.phase {
-            Phase::Resizing { .. } if self.acting.is_some() => return,
-            Phase::Resizing { .. } => self.enter(Phase::Idle, now),
-            _ => {}
+        if self.is_telling() {
+            return;
         }
         self.draining = None;
         if self.is_turn(session) {
@@ -183,7 +188,7 @@ impl Desk {
         self.say(session, Message::RoleAnswer(RoleAnswer { request, accepted: true }));
     }
 
-    fn demand(&mut self, session: SessionId, trusted: bool, demand: &Demand<'_>, now: Now) {
+    fn demand(&mut self, session: SessionId, demand: &Demand<'_>, now: Now) {
         let answer = |desk: &mut Self, outcome: DemandOutcome, granted, retry_after_ms| {
             desk.counters.message("demand", outcome.name().unwrap_or("other"));
             desk.say(
@@ -192,9 +197,8 @@ impl Desk {
             );
         };
         let wish = self.promised(now);
-        if !trusted || !self.is_turn(session) {
-            let retry = if trusted { BUSY_RETRY_MS } else { UNPROVEN_RETRY_MS };
-            return answer(self, DemandOutcome::DENIED, wish.unwrap_or_default(), retry);
+        if !self.trusted || !self.is_turn(session) {
+            return answer(self, DemandOutcome::DENIED, wish.unwrap_or_default(), BUSY_RETRY_MS);
         }
         if demand.is_withdrawal() {
             self.demand = None;
@@ -238,7 +242,7 @@ impl Desk {
     fn promised(&self, now: Now) -> Option<Size> {
         let wish = self.reported(now)?.wish;
         Some(match self.phase {
-            Phase::Resizing { wanted, .. } => wanted.max(wish),
+            Phase::Resizing { wanted, .. } => wanted,
             _ => wish,
         })
     }
@@ -270,7 +274,7 @@ impl Desk {
             (DemandOutcome::GRANTED, granted, 0)
         } else if granted != before && granted.covers(before) {
             (DemandOutcome::PARTIAL, granted, if at_maximum { AT_MAXIMUM_RETRY_MS } else { BUSY_RETRY_MS })
-        } else if fixed {
+        } else if fixed || settings.policy.is_none() {
             (DemandOutcome::UNSUPPORTED, granted, UNSUPPORTED_RETRY_MS)
         } else if at_maximum {
             (DemandOutcome::AT_MAXIMUM, granted, AT_MAXIMUM_RETRY_MS)
@@ -333,7 +337,8 @@ impl Desk {
             Phase::Settling { until_us, .. } => until_us,
             _ => now.mono_us,
         };
-        let within_ms = u32::try_from(until_us.saturating_sub(now.mono_us) / 1000).unwrap_or(u32::MAX).max(1000);
+        let within_us = until_us.saturating_sub(now.mono_us).saturating_sub(TRAVEL_US).max(SECOND_US);
+        let within_ms = u32::try_from(within_us / 1000).unwrap_or(u32::MAX);
         self.counters.message("resized", "told");
         self.say(turn.session, Message::Resized(Resized { request, epoch: turn.epoch, was, now: wanted, within_ms }));
         Some(request)
@@ -355,11 +360,15 @@ impl Desk {
                 self.counters.vmm_to_applied.took(now.since_us(self.leg));
                 self.narrate(format!("the guest has it: {}", shown(applied.seen)), now);
             }
-            AppliedOutcome::FAILED => {
+            outcome => {
                 let cause = applied.cause.name().unwrap_or("unknown").replace('_', " ");
-                self.end_stuck("guest_failed", format!("the guest has {}: {cause}", shown(applied.seen)), now);
+                let cause = format!("the guest has {}: {cause}", shown(applied.seen));
+                if outcome == AppliedOutcome::FAILED {
+                    self.end_stuck("guest_failed", cause, now);
+                } else {
+                    self.cause = Some(cause);
+                }
             }
-            _ => {}
         }
     }
 

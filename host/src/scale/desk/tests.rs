@@ -1,5 +1,7 @@
 //! A desk with a guest and a VMM that are played here, and a clock that only the test moves.
 
+mod faults;
+
 use super::*;
 use crate::publish::scaling::{ResizeRequest, ResizeStep};
 use crate::vmm::{Capabilities, CpuRange, MemoryRange, VmmError};
@@ -31,9 +33,10 @@ impl Play {
     fn new(policy: Option<Policy>) -> Self {
         let mut desk = Desk::default();
         let bounds = policy::Bounds { min: size(1, 512), max: size(4, 4096) };
-        desk.configure(Some(Settings { actuator: "qemu", policy, bounds }));
-        desk.opened(SESSION);
         let now = Now { mono_us: 1_000_000_000, wall_ms: 1 };
+        let vmm = vmm::Config::Qemu("/qmp.sock".into());
+        desk.configure(Some(Settings { vmm, policy, bounds }), now);
+        desk.opened(SESSION);
         let (has, next) = (size(1, 1024), RequestId::FIRST_OF_GUEST);
         Self { desk, now, has, wish: has, gives: true, sent: Vec::new(), said: Vec::new(), next }
     }
