@@ -10,6 +10,7 @@ use crate::publish::status::Link;
 use crate::transport::unix::{self, Access, Listener};
 use crate::transport::{hybrid, vsock};
 use informant_wire::hello::{Refused, RefusedCode};
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -69,6 +70,14 @@ fn open(shared: &Shared, path: &Path, config: &Config) -> io::Result<Listener> {
     if shared.hand.owns() { unix::listen(path, &access) } else { unix::listen_over(path, &access) }
 }
 
+/// Why a listener is not in its place any more.
+enum Replaced {
+    /// The directory of a VM is made anew at its restart.
+    BySomebody,
+    /// A daemon was to follow this one, and did not come so far.
+    ByNewcomer,
+}
+
 fn access(config: &Config) -> Access {
     Access { mode: config.socket_mode, owner: config.socket_owner.clone() }
 }
@@ -110,9 +119,15 @@ async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &
             None => bind(shared, slot, config, path).await,
         };
         set_link(shared, slot, Link::Listening, None);
-        tokio::select! {
-            () = accept(shared, slot, &listener) => {}
-            () = replaced(shared, &listener) => {}
+        let replaced = tokio::select! {
+            never = accept(shared, slot, &listener) => match never {},
+            replaced = replaced(shared, &listener) => replaced,
+        };
+        if let Replaced::ByNewcomer = replaced {
+            first = unix::listen_over(path, &access(config)).ok();
+            if first.is_some() {
+                continue;
+            }
         }
         let what = format!("the socket {} was removed or replaced: binds it again", path.display());
         slot.say(shared, tracing::Level::WARN, format_args!("{what}"));
@@ -120,16 +135,28 @@ async fn listen(shared: &Arc<Shared>, slot: &Arc<Slot>, config: &Config, path: &
     }
 }
 
-/// Returns when the file of the socket is another one or gone: the directory of a VM is made anew at its restart.
-async fn replaced(shared: &Shared, listener: &Listener) {
-    while shared.hand.yields() || listener.is_in_place() {
+/// Returns when the file of the socket is another one or gone.
+async fn replaced(shared: &Shared, listener: &Listener) -> Replaced {
+    let mut hand = shared.hand.changes();
+    let mut yielded = false;
+    loop {
+        if shared.hand.yields() {
+            yielded = true;
+        } else if !listener.is_in_place() {
+            return if yielded { Replaced::ByNewcomer } else { Replaced::BySomebody };
+        } else {
+            yielded = false;
+        }
         let instances = u32::try_from(shared.count()).unwrap_or(u32::MAX);
         let every = Duration::from_secs(1).saturating_mul(instances) / IN_PLACE_LOOKS;
-        tokio::time::sleep(every.clamp(IN_PLACE_EVERY, LOOK_AT_LEAST_EVERY)).await;
+        tokio::select! {
+            () = tokio::time::sleep(every.clamp(IN_PLACE_EVERY, LOOK_AT_LEAST_EVERY)) => {}
+            () = hand.next() => {}
+        }
     }
 }
 
-async fn accept(shared: &Arc<Shared>, slot: &Arc<Slot>, listener: &Listener) {
+async fn accept(shared: &Arc<Shared>, slot: &Arc<Slot>, listener: &Listener) -> Infallible {
     let mut burst = 0;
     loop {
         match listener.socket.accept().await {

@@ -304,12 +304,13 @@ async fn resize(
 
 /// Another daemon is to serve the directory: see [`super::take_over`].
 async fn take_over(State(shared): State<Arc<Shared>>, Checked(Path(step)): Checked<Path<String>>) -> Response {
-    let done = match step.as_str() {
-        "ready" => ready(&shared).await,
-        "go" => go(&shared),
-        _ => return error(StatusCode::NOT_FOUND, "no such step".into()),
-    };
-    if done { StatusCode::OK.into_response() } else { error(StatusCode::CONFLICT, "it is not ready for that".into()) }
+    let refused = || error(StatusCode::CONFLICT, "it is not ready for that".into());
+    match step.as_str() {
+        "ready" => ready(&shared).await.map_or_else(refused, |lease| Body::new(lease).into_response()),
+        "go" if go(&shared).await => StatusCode::OK.into_response(),
+        "go" => refused(),
+        _ => error(StatusCode::NOT_FOUND, "no such step".into()),
+    }
 }
 
 /// The body of a watch: lines as they come.

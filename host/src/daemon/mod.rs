@@ -29,12 +29,14 @@ use informant_wire::id::ControllerId;
 use shared::Shared;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use take_over::{Hand, TakeOverError};
+use take_over::{Before, Hand, TakeOverError};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 
 /// How long the sessions have to take their Bye at the end.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -149,29 +151,25 @@ fn make(dir: &Path) -> Result<bool, ServeError> {
 async fn run(shared: &Arc<Shared>, lock: Option<Lock>) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let path = shared.dir.join("informant.sock");
-    let follows = lock.is_none();
-    if follows {
-        take_over::ask(&shared.dir, "ready").await?;
-    }
-    let publisher = tokio::spawn(publisher::run(Arc::clone(shared)));
-    tokio::spawn(accept::run_vsock(Arc::clone(shared)));
-    tokio::spawn(folders::run(Arc::clone(shared)));
-    if follows {
-        // Until it goes its API is the way to it; then the new one is in its place at once.
-        shared.looked.notified().await;
-        take_over::ask(&shared.dir, "go").await?;
-    }
-    let api = api::listen(&path, follows).map_err(|source| ServeError::Api { path, source })?;
-    tokio::spawn(api::run(Arc::clone(shared), api));
-    let _lock = match lock {
-        Some(lock) => lock,
-        None => take_over::own(shared).await?,
+    let mut stop = pin!(async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    });
+    let begun = tokio::select! {
+        begun = begin(shared, lock) => begun.map(Some),
+        () = &mut stop => Ok(None),
+    };
+    let Ok(Some((_lock, publisher))) = begun else {
+        // Nothing of the directory is this one's.
+        take_over::give_back().await;
+        goodbye(shared, ByeReason::MOVED).await;
+        return begun.map(drop);
     };
     tracing::info!("serves {} at port {}", shared.dir.display(), shared.port);
     tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = stop => {}
         () = shared.hand.go.notified() => {
             tracing::info!("another daemon takes over");
             // The other one's files say what follows.
@@ -181,7 +179,7 @@ async fn run(shared: &Arc<Shared>, lock: Option<Lock>) -> Result<(), ServeError>
         }
     }
     tracing::info!("stops");
-    goodbye(shared).await;
+    goodbye(shared, ByeReason::STOPPING).await;
     // What it would write is not the last.
     publisher.abort();
     let _aborted = publisher.await;
@@ -191,11 +189,36 @@ async fn run(shared: &Arc<Shared>, lock: Option<Lock>) -> Result<(), ServeError>
     }
 }
 
+/// From the lock, or from another daemon's, to a daemon that serves.
+async fn begin(shared: &Arc<Shared>, lock: Option<Lock>) -> Result<(Lock, JoinHandle<()>), ServeError> {
+    let follows = lock.is_none();
+    let before = match lock {
+        Some(lock) => Before::Gone(lock),
+        None => take_over::follow(shared).await?,
+    };
+    let publisher = tokio::spawn(publisher::run(Arc::clone(shared)));
+    tokio::spawn(accept::run_vsock(Arc::clone(shared)));
+    tokio::spawn(folders::run(Arc::clone(shared)));
+    let lock = match before {
+        Before::Gone(lock) => Some(lock),
+        Before::Ready(asked) => take_over::relieve(shared, asked).await?,
+    };
+    // Until the owner goes its API is the way to it; then the new one is in its place at once.
+    let path = shared.dir.join("informant.sock");
+    let api = api::listen(&path, follows).map_err(|source| ServeError::Api { path, source })?;
+    tokio::spawn(api::run(Arc::clone(shared), api));
+    let lock = match lock {
+        Some(lock) if !follows => lock,
+        lock => take_over::own(shared, lock).await?,
+    };
+    Ok((lock, publisher))
+}
+
 /// Says goodbye to every session; bounded, whatever guests do.
-async fn goodbye(shared: &Arc<Shared>) {
+async fn goodbye(shared: &Arc<Shared>, reason: ByeReason) {
     shared.stopping.store(true, Ordering::Relaxed);
     for slot in shared.slots() {
-        slot.with(shared, |core| core.instance.end_all(ByeReason::STOPPING));
+        slot.with(shared, |core| core.instance.end_all(reason));
     }
     let all_gone = async {
         while shared.sessions.load(Ordering::Relaxed) > 0 {

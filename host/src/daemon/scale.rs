@@ -4,7 +4,7 @@
 use super::shared::Shared;
 use super::slot::Slot;
 use crate::config::Config;
-use crate::model::system;
+use crate::model::{SECOND_US, system};
 use crate::scale::desk::{Act, Settings};
 use crate::vmm::{self, Actuator, Vmm};
 use std::sync::Arc;
@@ -39,6 +39,7 @@ enum Next {
 
 async fn drive(shared: Arc<Shared>, slot: Arc<Slot>) {
     let mut actuator: Option<(vmm::Config, Actuator)> = None;
+    let mut hand = shared.hand.changes();
     loop {
         let now = shared.now();
         let next = slot.with(&shared, |core| {
@@ -50,8 +51,10 @@ async fn drive(shared: Arc<Shared>, slot: Arc<Slot>) {
             let trusted = core.instance.has_trusted();
             core.desk.tick(system::sample(&core.instance, now), trusted, now);
             // While another daemon has this part, or is about to, nothing is begun.
-            let may = shared.hand.owns() && !shared.hand.yields();
-            match may.then(|| core.desk.take_act(now)).flatten() {
+            if !shared.hand.may_act() {
+                return Next::Wait { until_us: now.mono_us + SECOND_US };
+            }
+            match core.desk.take_act(now) {
                 Some(act) => Next::Act(config, act),
                 None => Next::Wait { until_us: core.desk.deadline_us(now) },
             }
@@ -59,13 +62,19 @@ async fn drive(shared: Arc<Shared>, slot: Arc<Slot>) {
         match next {
             Next::Over => return,
             Next::Wait { until_us } => {
-                let _woken_or_due = timeout_at(shared.instant(until_us), slot.scale.notified()).await;
+                let woken = async {
+                    tokio::select! {
+                        () = slot.scale.notified() => {}
+                        () = hand.next() => {}
+                    }
+                };
+                let _woken_or_due = timeout_at(shared.instant(until_us), woken).await;
             }
             Next::Act(config, act) => {
                 if actuator.as_ref().is_none_or(|(of, _)| *of != config) {
                     actuator = Some((config.clone(), Actuator::new(&config)));
                 }
-                let _acting = shared.hand.act();
+                let _telling = matches!(act, Act::Resize(_)).then(|| shared.hand.tell());
                 if let Some((_, actuator)) = &mut actuator {
                     carry_out(&shared, &slot, actuator, act).await;
                 }

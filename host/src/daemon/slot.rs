@@ -57,6 +57,8 @@ impl Wake {
 struct Live {
     wake: Arc<Wake>,
     challenge: Challenge,
+    /// Events of it were left alone: none that follows is taken before them.
+    unheard: bool,
 }
 
 /// What [`Slot::with`] gives access to.
@@ -322,7 +324,14 @@ impl Core {
 
     /// A session begins.
     pub(super) fn enter(&mut self, session: SessionId, wake: Arc<Wake>, challenge: Challenge) {
-        self.live.insert(session, Live { wake, challenge });
+        self.live.insert(session, Live { wake, challenge, unheard: false });
+    }
+
+    /// Ends the sessions whose events were left alone: they come again on new ones.
+    pub(super) fn end_unheard(&self, reason: ByeReason) {
+        for live in self.live.values().filter(|live| live.unheard) {
+            live.wake.order(Order::End(reason));
+        }
     }
 
     /// A session is over.
@@ -353,8 +362,11 @@ impl Core {
     /// An event came: takes it to the log unless it is there.
     pub(super) fn event(&mut self, shared: &Shared, slot: &Slot, session: SessionId, event: &Event<'_>, now: Now) {
         // They stay with the guest, for the daemon that follows.
-        if shared.hand.yields() {
-            return;
+        if let Some(live) = self.live.get_mut(&session) {
+            live.unheard |= shared.hand.yields();
+            if live.unheard {
+                return;
+            }
         }
         let Some(last_id) = self.last_id else { return };
         let room = self.has_room();

@@ -4,10 +4,11 @@
 //! newcomer                                    owner
 //!   POST /v1/take-over/ready  ------------->    begins nothing more, finishes what it asked of VMMs, stores no event
 //!                                               any more (they stay with the guests), ends its logs
-//!   <----------------------------- 200          goes back to work unless asked to go within 5 s
+//!   <------------- 200, without an end          goes back to work when this connection ends, after 30 s at the latest
 //!   binds every instance's socket beside the
 //!   owner's and renames it over; serves, but
-//!   writes nothing and resizes nothing
+//!   writes nothing and resizes nothing; gives
+//!   up after 25 s
 //!   POST /v1/take-over/go  ---------------->    Bye(moved) to every session, spread over up to 2 s; takes what is
 //!   <----------------------------- 200          left in its queues; ends
 //!   waits for the lock, then it is the owner
@@ -15,31 +16,49 @@
 //!
 //! A connect is never refused: the path leads to one of two sockets that listen. Only AF_VSOCK has no renaming; there the
 //! newcomer binds as soon as the owner is gone.
+//!
+//! Either may die at any step. An owner that goes back to work binds its paths again where the newcomer had got so far,
+//! at once. A newcomer whose owner ends early has the lock, and goes on alone.
 
 use super::shared::Shared;
 use super::writer::LogJob;
 use crate::lock::{self, Lock, LockError};
 use crate::model::{Now, SECOND_US};
 use crate::unix_http;
+use axum::body::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Request, StatusCode};
+use hyper::body::{Frame, Incoming};
+use hyper::{Request, Response, StatusCode};
 use informant_wire::host_to_guest::ByeReason;
+use std::convert::Infallible;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, oneshot, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
-/// For what is being asked of VMMs.
-const DRAIN: Duration = Duration::from_secs(5);
-/// Without the word to go the owner goes on after this time.
-const GO_WITHIN: Duration = Duration::from_secs(5);
+/// For what VMMs were told; then the newcomer, who asks them what is true, sees what comes of it.
+const TELLING: Duration = Duration::from_secs(3);
+/// For the logs, without whose end nothing is handed over.
+const FLUSH: Duration = Duration::from_secs(5);
+/// Without the word to go the owner goes on after this time, whatever the newcomer does.
+const GO_WITHIN: Duration = Duration::from_secs(30);
+/// A newcomer gives up sooner: thousands of sockets are bound in a few seconds.
+const BIND_WITHIN: Duration = Duration::from_secs(25);
 /// For an owner's answer.
 const ANSWER: Duration = Duration::from_secs(10);
+/// A process that was killed holds its lock a moment longer than its sockets.
+const LOCK_LINGERS: Duration = Duration::from_secs(1);
 /// For the end of an owner that has said yes: what it waits for is bounded by its disk.
 const LEAVE: Duration = Duration::from_secs(30);
+/// Before an owner goes it looks whether who said so is still there: it may have been asked while it stood still.
+const LOOK_BACK: Duration = Duration::from_millis(20);
+/// Before a newcomer that gives up closes its sockets: the owner is to have its own in their places.
+const GIVE_BACK: Duration = Duration::from_millis(300);
 /// Goodbyes are spread over this time at most.
 const SPREAD: Duration = Duration::from_secs(2);
 /// So many in a row.
@@ -53,17 +72,23 @@ const AWAIT_US: u64 = 3 * SECOND_US;
 /// Largest answer of an owner.
 const MAX_ANSWER: usize = 4096;
 
-/// Where this daemon stands between another one before and another one after it.
+/// Where a daemon stands between another one before and another one after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// The directory is another one's.
+    Follows,
+    /// The directory's lock is its own.
+    Owns,
+    /// So it is, and another one is asking for it.
+    Yields,
+}
+
+/// See [`Stands`].
 #[derive(Debug)]
 pub(super) struct Hand {
-    /// The directory's lock is its own.
-    owns: watch::Sender<bool>,
-    /// It is asked to go.
-    yields: AtomicBool,
-    /// Since when; each time it goes back to work another number.
-    round: AtomicUsize,
-    /// Calls to VMMs under way.
-    acting: AtomicUsize,
+    stands: watch::Sender<Stands>,
+    /// VMMs that are being told a size.
+    telling: AtomicUsize,
     /// When it took over, microseconds; 0: it followed nobody.
     owned_us: AtomicU64,
     /// It is to go.
@@ -74,24 +99,22 @@ impl Hand {
     /// `owns`: there is nobody before it.
     pub(super) fn new(owns: bool) -> Self {
         Self {
-            owns: watch::Sender::new(owns),
-            yields: AtomicBool::new(false),
-            round: AtomicUsize::new(0),
-            acting: AtomicUsize::new(0),
+            stands: watch::Sender::new(if owns { Stands::Owns } else { Stands::Follows }),
+            telling: AtomicUsize::new(0),
             owned_us: AtomicU64::new(0),
             go: Notify::new(),
         }
     }
 
-    /// Whether it may write files and resize VMs.
+    /// Whether it may write files.
     pub(super) fn owns(&self) -> bool {
-        *self.owns.borrow()
+        *self.stands.borrow() != Stands::Follows
     }
 
     /// Returns when it may.
     pub(super) async fn until_owned(&self) {
-        let mut owns = self.owns.subscribe();
-        let _never_dropped = owns.wait_for(|owns| *owns).await;
+        let mut stands = self.stands.subscribe();
+        let _never_dropped = stands.wait_for(|stands| *stands != Stands::Follows).await;
     }
 
     /// Whether guests may still be on their way from the daemon before: what that one wrote of them last says more than
@@ -103,68 +126,123 @@ impl Hand {
 
     /// Whether it stores nothing and begins nothing any more.
     pub(super) fn yields(&self) -> bool {
-        self.yields.load(Ordering::Relaxed)
+        *self.stands.borrow() == Stands::Yields
     }
 
-    /// A call to a VMM, until the answer is dropped. `None`: not now.
-    pub(super) fn act(&self) -> Option<Acting<'_>> {
-        (self.owns() && !self.yields()).then(|| {
-            self.acting.fetch_add(1, Ordering::Relaxed);
-            Acting(self)
-        })
+    /// Whether it may resize VMs: no other daemon does, nor is about to.
+    pub(super) fn may_act(&self) -> bool {
+        *self.stands.borrow() == Stands::Owns
+    }
+
+    /// Tells of changes of all of this.
+    pub(super) fn changes(&self) -> Changes {
+        Changes(self.stands.subscribe())
+    }
+
+    /// A VMM is being told a size, until the answer is dropped.
+    pub(super) fn tell(&self) -> Telling<'_> {
+        self.telling.fetch_add(1, Ordering::Relaxed);
+        Telling(self)
     }
 }
 
-/// See [`Hand::act`].
+/// See [`Hand::changes`].
 #[derive(Debug)]
-pub(super) struct Acting<'a>(&'a Hand);
+pub(super) struct Changes(watch::Receiver<Stands>);
 
-impl Drop for Acting<'_> {
-    fn drop(&mut self) {
-        self.0.acting.fetch_sub(1, Ordering::Relaxed);
+impl Changes {
+    /// Returns when where the daemon stands is another than at the last call.
+    pub(super) async fn next(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }
 
-/// The owner's side of "ready": whether it is.
-pub(super) async fn ready(shared: &Arc<Shared>) -> bool {
-    let hand = &shared.hand;
-    if !hand.owns() || shared.is_stopping() {
-        return false;
+/// See [`Hand::tell`].
+#[derive(Debug)]
+pub(super) struct Telling<'a>(&'a Hand);
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.0.telling.fetch_sub(1, Ordering::Relaxed);
     }
-    hand.yields.store(true, Ordering::Relaxed);
-    let round = hand.round.fetch_add(1, Ordering::Relaxed) + 1;
-    let drained = async {
-        while hand.acting.load(Ordering::Relaxed) > 0 {
-            sleep(Duration::from_millis(5)).await;
+}
+
+/// The owner's side of the connection on which a newcomer asked whether it is ready: while it is there the owner yields.
+/// The body of the answer; it has no bytes.
+pub(super) struct Lease {
+    shared: Arc<Shared>,
+    ends: Pin<Box<Sleep>>,
+}
+
+impl axum::body::HttpBody for Lease {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.ends.as_mut().poll(cx).map(|()| None)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        if shared.is_stopping() {
+            return;
         }
+        shared.hand.stands.send_replace(Stands::Owns);
+        tracing::warn!("nobody took over: goes on");
+        // Outside of its runtime a daemon has ended.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move { go_on(&shared).await });
+        }
+    }
+}
+
+/// The owner's side of "ready": a lease if it is. One at a time.
+pub(super) async fn ready(shared: &Arc<Shared>) -> Option<Lease> {
+    let hand = &shared.hand;
+    if !hand.may_act() || shared.is_stopping() {
+        return None;
+    }
+    hand.stands.send_replace(Stands::Yields);
+    // From here on: whoever asked may be gone before it hears the answer.
+    let lease = Lease { shared: Arc::clone(shared), ends: Box::pin(sleep(GO_WITHIN)) };
+    let deadline = Instant::now() + TELLING;
+    while hand.telling.load(Ordering::Relaxed) > 0 && Instant::now() < deadline {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let appended = async {
         let (done, appended) = oneshot::channel();
         if shared.writers.logs.send(LogJob::Flush(done)).await.is_ok() {
             let _writer_gone = appended.await;
         }
     };
-    let ready = timeout(DRAIN, drained).await.is_ok();
-    let shared = Arc::clone(shared);
-    tokio::spawn(async move {
-        sleep(if ready { GO_WITHIN } else { Duration::ZERO }).await;
-        let hand = &shared.hand;
-        if hand.round.load(Ordering::Relaxed) == round && !shared.is_stopping() {
-            hand.yields.store(false, Ordering::Relaxed);
-            tracing::warn!("nobody took over: goes on");
-            // Events that were left alone meanwhile come again on new sessions.
-            for slot in shared.slots() {
-                slot.with(&shared, |core| core.instance.end_all(ByeReason::STOPPING));
-            }
+    timeout(FLUSH, appended).await.is_ok().then_some(lease)
+}
+
+/// Back to work: what waited is written, and the sessions whose events were left alone begin anew, as those come again
+/// on new ones only.
+async fn go_on(shared: &Arc<Shared>) {
+    for (told, slot) in shared.slots().iter().enumerate() {
+        slot.with(shared, |core| core.end_unheard(ByeReason::MOVED));
+        if told % SPREAD_BURST == SPREAD_BURST - 1 {
+            sleep(SPREAD_PAUSE).await;
         }
-    });
-    ready
+    }
 }
 
 /// The owner's side of "go": whether it does.
-pub(super) fn go(shared: &Shared) -> bool {
+pub(super) async fn go(shared: &Shared) -> bool {
+    sleep(LOOK_BACK).await;
     let goes = shared.hand.yields() && !shared.is_stopping();
     if goes {
         shared.stopping.store(true, Ordering::Relaxed);
         shared.hand.go.notify_one();
+    } else {
+        // Who asked may have been standing still, and have taken paths after this one had its own again.
+        shared.hand.stands.send_modify(|_| {});
     }
     goes
 }
@@ -174,7 +252,10 @@ pub(super) async fn leave(shared: &Arc<Shared>) {
     let slots = shared.slots();
     let began = Instant::now();
     for (told, slot) in slots.iter().enumerate() {
-        slot.with(shared, |core| core.instance.end_all(ByeReason::MOVED));
+        slot.with(shared, |core| {
+            core.desk.hand_over(shared.now());
+            core.instance.end_all(ByeReason::MOVED);
+        });
         if told % SPREAD_BURST == SPREAD_BURST - 1 && began.elapsed() < SPREAD {
             sleep(SPREAD_PAUSE).await;
         }
@@ -198,14 +279,64 @@ pub(super) enum TakeOverError {
     Silent { dir: String },
     #[error("the daemon that serves {dir} does not give it up: {cause}; stop it, then start this one")]
     Refused { dir: String, cause: String },
+    #[error(
+        "the instances of {dir} could not be bound within {} s; the daemon that serves it goes on",
+        BIND_WITHIN.as_secs()
+    )]
+    Slow { dir: String },
     #[error("the daemon that served {dir} said that it goes and still holds {dir}/.lock after {} s", LEAVE.as_secs())]
     Stays { dir: String },
     #[error(transparent)]
     Lock(#[from] LockError),
 }
 
+/// What a newcomer finds.
+#[derive(Debug)]
+pub(super) enum Before {
+    /// An owner that is ready to go while this is kept.
+    Ready(Asked),
+    /// Nobody any more.
+    Gone(Lock),
+}
+
+/// A newcomer's side of a question: the connection, and with it the owner's [`Lease`], ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Asked {
+    _answer: Response<Incoming>,
+    _connection: unix_http::Connection,
+}
+
+/// Asks the owner whether it is ready. It may end before it answers: then the lock is free.
+pub(super) async fn follow(shared: &Shared) -> Result<Before, TakeOverError> {
+    match ask(&shared.dir, "ready").await {
+        Ok(asked) => Ok(Before::Ready(asked)),
+        Err(error) => wait_for_lock(&shared.dir, LOCK_LINGERS).await?.map(Before::Gone).ok_or(error),
+    }
+}
+
+/// Binds everything, then tells the owner to go. On an error the owner goes back to work, and has its paths again.
+pub(super) async fn relieve(shared: &Arc<Shared>, ready: Asked) -> Result<Option<Lock>, TakeOverError> {
+    let dir = || shared.dir.display().to_string();
+    let bound = timeout(BIND_WITHIN, shared.looked.notified()).await;
+    let asked = match bound {
+        Ok(()) => ask(&shared.dir, "go").await.map(drop),
+        Err(_) => Err(TakeOverError::Slow { dir: dir() }),
+    };
+    let Err(error) = asked else { return Ok(None) };
+    drop(ready);
+    if let Some(lock) = wait_for_lock(&shared.dir, LOCK_LINGERS.max(GIVE_BACK)).await? {
+        return Ok(Some(lock));
+    }
+    Err(error)
+}
+
+/// Before the sockets of a newcomer that gives up are closed.
+pub(super) async fn give_back() {
+    sleep(GIVE_BACK).await;
+}
+
 /// Asks the owner for one of the two steps.
-pub(super) async fn ask(dir: &Path, step: &str) -> Result<(), TakeOverError> {
+async fn ask(dir: &Path, step: &str) -> Result<Asked, TakeOverError> {
     let refused = |cause: String| TakeOverError::Refused { dir: dir.display().to_string(), cause };
     let asked = async {
         let stream =
@@ -214,10 +345,10 @@ pub(super) async fn ask(dir: &Path, step: &str) -> Result<(), TakeOverError> {
             .header(hyper::header::HOST, "informant")
             .body(Full::default())
             .map_err(|error| refused(error.to_string()))?;
-        let (response, _connection) =
+        let (response, connection) =
             unix_http::ask(stream, request).await.map_err(|error| refused(unix_http::shown(&error)))?;
         if response.status().is_success() {
-            return Ok(());
+            return Ok(Asked { _answer: response, _connection: connection });
         }
         if response.status() == StatusCode::NOT_FOUND || response.status() == StatusCode::METHOD_NOT_ALLOWED {
             return Err(refused("its version can not".into()));
@@ -229,20 +360,26 @@ pub(super) async fn ask(dir: &Path, step: &str) -> Result<(), TakeOverError> {
     timeout(ANSWER, asked).await.unwrap_or_else(|_| Err(TakeOverError::Silent { dir: dir.display().to_string() }))
 }
 
-/// The newcomer's last step: the lock becomes its own when the owner has ended.
-pub(super) async fn own(shared: &Shared) -> Result<Lock, TakeOverError> {
-    let deadline = Instant::now() + LEAVE;
-    let lock = loop {
-        match lock::try_acquire(&shared.dir)? {
-            Some(lock) => break lock,
-            None if Instant::now() >= deadline => {
-                return Err(TakeOverError::Stays { dir: shared.dir.display().to_string() });
-            }
-            None => sleep(Duration::from_millis(5)).await,
+async fn wait_for_lock(dir: &Path, at_most: Duration) -> Result<Option<Lock>, LockError> {
+    let deadline = Instant::now() + at_most;
+    loop {
+        match lock::try_acquire(dir)? {
+            None if Instant::now() < deadline => sleep(Duration::from_millis(5)).await,
+            lock => return Ok(lock),
         }
+    }
+}
+
+/// The newcomer's last step: the lock becomes its own when the owner has ended.
+pub(super) async fn own(shared: &Shared, lock: Option<Lock>) -> Result<Lock, TakeOverError> {
+    let lock = match lock {
+        Some(lock) => lock,
+        None => wait_for_lock(&shared.dir, LEAVE)
+            .await?
+            .ok_or_else(|| TakeOverError::Stays { dir: shared.dir.display().to_string() })?,
     };
     shared.hand.owned_us.store(shared.now().mono_us.max(1), Ordering::Relaxed);
-    shared.hand.owns.send_replace(true);
+    shared.hand.stands.send_replace(Stands::Owns);
     let _writer_gone = shared.writers.logs.send(LogJob::Owned).await;
     Ok(lock)
 }

@@ -11,3 +11,4 @@ mod proof;
 mod scaling;
 mod support;
 mod take_over;
+mod take_over_faults;

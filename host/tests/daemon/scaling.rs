@@ -20,6 +20,7 @@ set -eu
 here=$(dirname "$0")
 test -e "$here/size" || echo '"cpu_milli":1000,"memory_bytes":1073741824' > "$here/size"
 if [ "$1" = resize ]; then
+    test ! -e "$here/slow" || { touch "$here/told"; exec sleep 60; }
     test ! -e "$here/broken" || { echo "the disk is on fire" >&2; exit 1; }
     echo "$3 $5" >> "$here/sent"
     echo "\"cpu_milli\":$3,\"memory_bytes\":$5" > "$here/size.new"
@@ -32,7 +33,7 @@ echo "{$(cat "$here/size"),\"min_cpu_milli\":1000,\"max_cpu_milli\":4000,\"min_m
 const SCALING: Who = Who { capabilities: Capabilities(Capabilities::SAMPLES.0 | Capabilities::SCALING.0), ..AGENT };
 
 /// A daemon with one instance and its VMM.
-fn start(scaling: &str) -> Daemon {
+pub(crate) fn start(scaling: &str) -> Daemon {
     let daemon = Daemon::start(&[]);
     let vmm = daemon.run().join("vmm");
     std::fs::write(&vmm, VMM).unwrap();

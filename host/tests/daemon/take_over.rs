@@ -3,8 +3,8 @@
 use crate::support::{AGENT, Daemon, Guest, Said, Who, event, wait_for};
 use informant_wire::event::EventKind;
 use informant_wire::host_to_guest::ByeReason;
-use serde_json::{Value, json};
-use std::io::{ErrorKind, Read, Write};
+use serde_json::Value;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -170,36 +170,4 @@ fn without_a_daemon_it_starts_and_without_the_word_it_is_refused() {
     child.kill().unwrap();
     child.wait().unwrap();
     drop(log);
-}
-
-#[test]
-fn a_daemon_that_hangs_is_left_as_it_is() {
-    let daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'")]);
-    let pid = nix::unistd::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    let second = daemon.command().arg("--take-over").stderr(Stdio::piped()).output().unwrap();
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
-    let said = String::from_utf8(second.stderr).unwrap();
-    let last = said.lines().last().unwrap_or_default();
-    assert!(!second.status.success() && last.contains("does not answer within 10 s"), "{said}");
-    let (_guest, said) = Guest::greet(&daemon.run().join("vm.sock"), AGENT);
-    assert!(matches!(said, Said::Welcome { .. }), "it serves as before");
-}
-
-#[test]
-fn whoever_asks_and_does_not_come_leaves_the_daemon_at_work() {
-    let daemon = Daemon::start(&[("vm", "unix = '@/vm.sock'")]);
-    let mut guest = Guest::open(&daemon.run().join("vm.sock"), AGENT);
-    assert_eq!(daemon.post("/v1/take-over/go", "").0, 409, "not before it is ready");
-    assert_eq!(daemon.post("/v1/take-over/ready", "").0, 200);
-    guest.event(1, EventKind::AGENT_STOPPING, &[]);
-    assert_eq!(guest.hear_other(), Said::Bye(ByeReason::STOPPING), "what was left alone comes again");
-    let mut guest = Guest::open(&daemon.run().join("vm.sock"), AGENT);
-    guest.event(1, EventKind::AGENT_STOPPING, &[]);
-    guest.wait_ack(|ack| ack.event == 1);
-    let mut rest = Vec::new();
-    guest.stream.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
-    let error = guest.stream.read_to_end(&mut rest).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::WouldBlock, "the session stays");
-    assert_eq!(daemon.get("/v1/instances/vm").1["counters"]["events"], json!(1));
 }

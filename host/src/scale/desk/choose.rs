@@ -46,7 +46,7 @@ impl Desk {
         if act == Act::Observe {
             self.observed_us = now.mono_us;
         } else {
-            self.resized_us = now.mono_us;
+            self.resized_us = Some(now.mono_us);
             if let Some(demand) = self.demand.as_mut().filter(|demand| !demand.acted) {
                 demand.acted = true;
                 self.counters.demand_to_vmm.took(now.since_us(demand.first));
@@ -229,7 +229,8 @@ impl Desk {
 
     pub(super) fn begin_resizing(&mut self, was: Size, wanted: Size, now: Now) {
         self.narrate(format!("telling the VMM: {was} becomes {wanted}"), now);
-        let not_before_us = now.mono_us.max(self.resized_us.saturating_add(RESIZE_EVERY_US));
+        let not_before_us =
+            self.resized_us.map_or(0, |told_us| told_us.saturating_add(RESIZE_EVERY_US)).max(now.mono_us);
         self.enter(Phase::Resizing { wanted, was, not_before_us, tries: 0 }, now);
     }
 

@@ -157,7 +157,7 @@ pub struct Desk {
     /// When it was asked last, whatever came of it.
     observed_us: u64,
     /// When it was told a size last.
-    resized_us: u64,
+    resized_us: Option<u64>,
     /// No question to the guest before.
     not_before_us: u64,
     /// Nothing of the policy's to the VMM before: it has just failed.
@@ -211,7 +211,7 @@ impl Default for Desk {
             acting: None,
             observe_at_us: 0,
             observed_us: 0,
-            resized_us: 0,
+            resized_us: None,
             not_before_us: 0,
             failed_until_us: 0,
             retry: Retry::default(),
