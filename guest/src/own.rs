@@ -32,14 +32,12 @@ pub struct Own {
 /// Counts of the scaling conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scaling {
-    /// Demands asked.
-    pub demands: u64,
-    /// Of these, not answered in time or in the host's turn.
+    /// Demands that were not answered in time or in the host's turn.
     pub demands_unanswered: u64,
-    /// Of these, answered, by [`DemandOutcome`]; the first for those that this version does not know.
+    /// Demands that were answered, by [`DemandOutcome`]; the first for those that this version does not know.
     ///
     /// [`DemandOutcome`]: informant_wire::scale::DemandOutcome
-    pub demands_answered: [u64; 8],
+    pub demands_answered: [u64; 6],
     /// Commands of hosts that were carried out.
     pub commands: u64,
     /// Commands of hosts whose turn it was not.
@@ -90,6 +88,7 @@ impl Own {
             connects: Some(self.connects),
             unknown_frames: Some(self.unknown_frames),
             log_suppressed: Some(crate::log::suppressed()),
+            scaling: Some(self.scaling),
         }
     }
 

@@ -283,6 +283,18 @@ metrics! {
         130 AGENT_CONNECTS "informant_agent_connects_total" [] Count Counter "Sessions begun with a host.";
         131 AGENT_FRAMES_UNKNOWN "informant_agent_unknown_frames_total" [] Count Counter "Frames from hosts that were skipped.";
         132 AGENT_LOG_SUPPRESSED "informant_agent_log_lines_suppressed_total" [] Count Counter "Log lines over the rate limit.";
+        133 AGENT_DEMANDS_GRANTED "informant_agent_demands_total" [("result", "granted")] Count Counter "Demands to hosts by answer: all of it is on its way.";
+        134 AGENT_DEMANDS_PARTIAL "informant_agent_demands_total" [("result", "partial")] Count Counter "Demands to hosts by answer: some of it is on its way.";
+        135 AGENT_DEMANDS_DENIED "informant_agent_demands_total" [("result", "denied")] Count Counter "Demands to hosts by answer: not now.";
+        136 AGENT_DEMANDS_UNSUPPORTED "informant_agent_demands_total" [("result", "unsupported")] Count Counter "Demands to hosts by answer: not at that host.";
+        137 AGENT_DEMANDS_AT_MAXIMUM "informant_agent_demands_total" [("result", "at_maximum")] Count Counter "Demands to hosts by answer: the VM is as large as it may be.";
+        138 AGENT_DEMANDS_OTHER "informant_agent_demands_total" [("result", "other")] Count Counter "Demands to hosts by answer: one that the agent does not know.";
+        139 AGENT_DEMANDS_UNANSWERED "informant_agent_demands_total" [("result", "unanswered")] Count Counter "Demands to hosts by answer: none in time, or the host's turn ended.";
+        140 AGENT_COMMANDS_TAKEN "informant_agent_commands_total" [("result", "taken")] Count Counter "Commands of hosts about the size of the VM: by the host that decides.";
+        141 AGENT_COMMANDS_STALE "informant_agent_commands_total" [("result", "stale")] Count Counter "Commands of hosts about the size of the VM: by one whose turn was over.";
+        142 AGENT_TURNS_TAKEN "informant_agent_turns_total" [("result", "taken")] Count Counter "Turns to decide that were offered to hosts: taken.";
+        143 AGENT_TURNS_FAILED "informant_agent_turns_total" [("result", "failed")] Count Counter "Turns to decide that were offered to hosts: not taken in time, or refused.";
+        144 AGENT_ANSWERS_LATE "informant_agent_late_answers_total" [] Count Counter "Answers of hosts that nothing waited for any more.";
     }
     CPU {
         1000 CPU_USER "node_cpu_seconds_total" [("mode", "user")] Ticks Counter "CPU time by mode: user code.";

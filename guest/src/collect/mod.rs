@@ -26,10 +26,12 @@ pub mod stat;
 pub mod vmstat;
 
 use crate::kfile::{Fault, Files, Look};
+use crate::own::Scaling;
 use event::Events;
 use informant_wire::event::EventKind;
 use informant_wire::metric::{SLOW_EVERY, SubjectKind, id};
 use informant_wire::sample;
+use informant_wire::scale::DemandOutcome;
 use informant_wire::schema::Subject;
 use nix::time::{ClockId, clock_gettime};
 use row::{Measure, Place, Row, Subjects};
@@ -88,6 +90,8 @@ pub struct OwnFigures {
     pub unknown_frames: Option<u64>,
     /// Log lines over the rate limit, so far.
     pub log_suppressed: Option<u64>,
+    /// What was said about scaling, so far.
+    pub scaling: Option<Scaling>,
 }
 
 /// What a collector works with during one pass.
@@ -207,6 +211,9 @@ impl Sensors {
     }
 
     fn own(&mut self, own: &OwnFigures) {
+        let answered = |outcome: DemandOutcome| {
+            own.scaling.and_then(|counts| counts.demands_answered.get(usize::from(outcome.0)).copied())
+        };
         for (metric, value) in [
             (id::AGENT_CPU, own.cpu_us),
             (id::AGENT_RESIDENT, own.resident_bytes),
@@ -222,6 +229,18 @@ impl Sensors {
             (id::AGENT_LOG_SUPPRESSED, own.log_suppressed),
             (id::AGENT_SERIES_DROPPED, Some(u64::from(self.row.dropped()))),
             (id::AGENT_READ_ERRORS, Some(self.files.errors())),
+            (id::AGENT_DEMANDS_GRANTED, answered(DemandOutcome::GRANTED)),
+            (id::AGENT_DEMANDS_PARTIAL, answered(DemandOutcome::PARTIAL)),
+            (id::AGENT_DEMANDS_DENIED, answered(DemandOutcome::DENIED)),
+            (id::AGENT_DEMANDS_UNSUPPORTED, answered(DemandOutcome::UNSUPPORTED)),
+            (id::AGENT_DEMANDS_AT_MAXIMUM, answered(DemandOutcome::AT_MAXIMUM)),
+            (id::AGENT_DEMANDS_OTHER, answered(DemandOutcome(0))),
+            (id::AGENT_DEMANDS_UNANSWERED, own.scaling.map(|counts| counts.demands_unanswered)),
+            (id::AGENT_COMMANDS_TAKEN, own.scaling.map(|counts| counts.commands)),
+            (id::AGENT_COMMANDS_STALE, own.scaling.map(|counts| counts.stale_commands)),
+            (id::AGENT_TURNS_TAKEN, own.scaling.map(|counts| counts.switches)),
+            (id::AGENT_TURNS_FAILED, own.scaling.map(|counts| counts.failed_switches)),
+            (id::AGENT_ANSWERS_LATE, own.scaling.map(|counts| counts.late_answers)),
         ] {
             self.row.put(self.vm, metric, value);
         }

@@ -99,7 +99,6 @@ impl Hosts {
             if let Some(wanted) = context.brain.demand(now_us) {
                 session.ask(wanted);
                 self.asking.asked(&self.registry, now_us);
-                context.own.scaling.demands += 1;
                 context.serve_again = true;
             }
             self.demand_from_us = now_us + DEMAND_LOOK_US;

@@ -287,7 +287,8 @@ impl Brain for Scaling {
     }
 
     fn applied(&mut self, now_us: u64) -> Option<Applied> {
-        let look = self.history.newest()?;
+        // Without any look nothing arrives, and that is said at the end of the time as well.
+        let look = self.history.newest().unwrap_or_default();
         self.arrival.answer(look, self.sense.cpus(), self.reserve, now_us)
     }
 

@@ -3,15 +3,24 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use informant_wire::hello::Role;
 use nix::sys::signal::Signal;
+use xtask::system::wait_for;
 use xtask::vm::{self, Way};
 
 use super::guest::SOON;
+use super::peer::Peer;
 use super::{BOOT_MIB, MIB, Rig, SETTLED, shown};
 
-/// Where a conversation stands at the kill. The first three are of growing and of shrinking, after [`Step::Said`].
+/// Where a conversation stands at the kill: the guest's steps 1 to 5 and the host's, as they are listed at
+/// `host/src/scale/desk`. Deciding (the host's 2) is one moment with what follows from it: it is [`Step::Ordered`], and
+/// [`Step::Said`] of shrinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
+    /// The guest has said that this host decides again, after another one; that is not read.
+    Turn,
+    /// The host's question for what is true is on its way to the VMM.
+    Observed,
     /// The guest has said its demand (growing) or was asked the question (shrinking); the other side has not read it.
     Said,
     /// The host has decided; its command is on its way to the VMM.
@@ -36,7 +45,8 @@ pub(crate) enum Direction {
     Down,
 }
 
-pub(crate) const STEPS: [Step; 5] = [Step::Said, Step::Ordered, Step::Done, Step::Told, Step::Applied];
+pub(crate) const STEPS: [Step; 7] =
+    [Step::Turn, Step::Observed, Step::Said, Step::Ordered, Step::Done, Step::Told, Step::Applied];
 
 /// A demand stands for 10 s, and then the policy takes its time for each step.
 const BACK: Duration = Duration::from_secs(240);
@@ -64,6 +74,31 @@ fn go_to(rig: &mut Rig, step: Step, direction: Direction) -> Result<()> {
     let mark = rig.tap.mark();
     let is_order = |line: &vm::Line| line.resize().is_some();
     match (step, direction) {
+        (Step::Turn, _) => {
+            if direction == Direction::Down {
+                grow(rig)?;
+            }
+            // An agent that was killed is back within a second or two.
+            let peer = wait_for("another host's session", || Peer::open(&rig.vm, Role::CONTROLLER, 9).ok())?;
+            vm::wait_until("another host decides", SOON, || Ok(peer.heard().epoch.is_some()))?;
+            rig.system.daemon()?.signal(Signal::SIGSTOP)?;
+            peer.leave()?;
+            if direction == Direction::Up {
+                demand(rig)?;
+            }
+            rig.vm.sh("sleep 1", SOON)?;
+        }
+        (Step::Observed, _) => {
+            if direction == Direction::Down {
+                grow(rig)?;
+            }
+            rig.tap.hold(Way::ToQemu, "query-memory-devices");
+            rig.tap.wait_held(ORDER)?;
+            if direction == Direction::Up {
+                demand(rig)?;
+                rig.vm.sh("sleep 1", SOON)?;
+            }
+        }
         (Step::Said, Direction::Up) => {
             rig.system.daemon()?.signal(Signal::SIGSTOP)?;
             demand(rig)?;

@@ -34,28 +34,37 @@ pub(crate) fn memory_comes_and_goes(rig: &Rig, name: &str, words: &str) -> Resul
     ensure!(before.guest_total < u64::from(TAKEN_MIB) * MIB, "it fitted without help: {before:?}");
     ensure!(sides.guest_total > u64::from(TAKEN_MIB) * MIB, "{TAKEN_MIB} MiB are taken of {sides:?}");
 
+    let asked_for = || -> Result<Vec<u64>> {
+        Ok(rig.tap.resizes()?.into_iter().skip(mark).filter_map(|(_, resize)| memory(&resize)).collect())
+    };
+    // Not always up: the first of it comes at once, is taken for the beginning of more, and what is too much goes again.
+    let up = asked_for()?;
+
     // It is in use: the guest does not let it go.
     let denied = shown::questions_denied(&rig.system.status("vm").unwrap_or_default()).unwrap_or(0);
     let asked = rig.system.host(&["resize", "vm", "--memory", &format!("{BOOT_MIB}MiB")]);
     ensure!(asked.is_err(), "memory in use was let go: {asked:?}");
     rig.system
         .wait_status("vm", "a denial", |status| shown::questions_denied(status).is_some_and(|count| count > denied))?;
-    let still = rig.sides()?;
     // What was too much may go meanwhile, with the guest's leave; what is in use stays.
+    let meanwhile = asked_for()?.split_off(up.len());
+    let in_use = u64::from(TAKEN_MIB - BOOT_MIB) * MIB;
+    ensure!(meanwhile.iter().all(|size| *size > in_use), "less than what is in use was asked for: {meanwhile:?}");
+    let still = rig.sides()?;
     ensure!(still.guest_total > u64::from(TAKEN_MIB) * MIB, "less than what is in use after a denial: {still:?}");
     ensure!(work.is_running()?, "the workload is dead");
 
-    let released = rig.tap.resizes()?.len();
+    let released = asked_for()?.len();
     work.release()?;
     work.wait_finished(SOON)?;
     ensure!(guest::oom_kills(&rig.vm)? == kills, "the kernel killed for want of memory");
     rig.wait_small(SHRINKING)?;
-    let sizes: Vec<u64> = rig.tap.resizes()?.into_iter().skip(mark).filter_map(|(_, resize)| memory(&resize)).collect();
+    let sizes = asked_for()?;
     println!(
         "{name}: sizes asked for beyond {BOOT_MIB} MiB: {:?} MiB",
         sizes.iter().map(|size| size / MIB).collect::<Vec<_>>()
     );
-    let down = sizes.get(released - mark..).context("sizes behind the release")?;
+    let down = sizes.get(released..).context("sizes behind the release")?;
     ensure!(down.is_sorted_by(|one, next| one > next), "not down only: {sizes:?}");
     ensure!(down.len() >= 2, "down in one step: {sizes:?}");
     Ok(())

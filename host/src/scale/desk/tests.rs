@@ -180,6 +180,19 @@ fn compute_unit() -> Option<Policy> {
     Some(policy::parse("compute-unit", None).unwrap())
 }
 
+fn approval(request: RequestId) -> Said<'static> {
+    Said::DownscaleAnswer(DownscaleAnswer {
+        request,
+        outcome: DownscaleOutcome::APPROVED,
+        reason: DownscaleReason::ROOM,
+        usage: Bytes(0),
+        headroom: Bytes(0),
+        limit: Bytes(0),
+        retry_after_ms: 0,
+        text: "",
+    })
+}
+
 fn last(steps: &mut mpsc::Receiver<ResizeStep>) -> (Vec<String>, Option<bool>) {
     let (mut all, mut done) = (Vec::new(), None);
     while let Ok(step) = steps.try_recv() {
@@ -251,25 +264,6 @@ fn a_shrink_that_the_vmm_does_not_take_is_taken_back() {
 }
 
 #[test]
-fn what_the_guest_does_not_bring_online_is_stuck_with_its_cause() {
-    let mut play = Play::ready(compute_unit());
-    play.demand(2048);
-    play.now.mono_us += 100_000;
-    play.desk.tick(None, true, play.now);
-    let Some(Act::Resize(wanted)) = play.desk.take_act(play.now) else { panic!("the VMM is asked") };
-    (play.has, play.wish) = (wanted, wanted);
-    play.desk.resized(Ok(play.reported()), 0, play.now);
-    play.collect();
-    let Some(Message::Resized(told)) = play.said.pop() else { panic!("the guest is told") };
-    let seen = Seen { cpus: 1, memory_total: Bytes::mib(924), memory_online: None };
-    let cause = AppliedCause::MEMORY_OFFLINE;
-    play.hear(Said::Applied(Applied { request: told.request, outcome: AppliedOutcome::FAILED, cause, seen }));
-    let status = play.desk.status(play.now);
-    assert_eq!(status.counters.as_ref().unwrap().stuck.get("guest_failed"), 1);
-    assert_eq!(status.stuck.as_deref(), Some("the guest has 1 CPU online, MemTotal 924 MiB: memory offline"));
-}
-
-#[test]
 fn a_person_is_told_each_step_and_a_denial_with_its_numbers() {
     let mut play = Play::ready(None);
     let mut steps = play.command(512, false);
@@ -313,16 +307,7 @@ fn a_demand_turns_a_question_around_and_its_answer_has_no_effect() {
     let question = play.question().unwrap();
     assert_eq!(play.demand(2048), DemandOutcome::GRANTED);
     let late = play.count("late", "ignored");
-    play.hear(Said::DownscaleAnswer(DownscaleAnswer {
-        request: question.request,
-        outcome: DownscaleOutcome::APPROVED,
-        reason: DownscaleReason::ROOM,
-        usage: Bytes(0),
-        headroom: Bytes(0),
-        limit: Bytes(0),
-        retry_after_ms: 0,
-        text: "",
-    }));
+    play.hear(approval(question.request));
     assert_eq!(play.count("late", "ignored"), late + 1);
     play.run(2000);
     assert_eq!(play.sent, [size(1, 2048)]);

@@ -42,32 +42,32 @@ impl Play {
         self.desk.counters.stuck.get(reason)
     }
 
+    /// The guest was asked whether it can do with half, and can.
+    fn approved(&mut self) {
+        self.desk.ask(size(1, 1024), size(1, 512), false, self.now);
+        self.collect();
+        self.answer(DownscaleOutcome::APPROVED);
+    }
+
+    /// More was demanded, the VMM gives it, and the guest is told so.
+    fn given(&mut self) -> Resized {
+        self.demand(2048);
+        (self.has, self.wish) = (self.until_told(), size(1, 2048));
+        self.desk.resized(Ok(self.reported()), 0, self.now);
+        self.collect();
+        let told = self.said.iter().rev().find_map(|message| match message {
+            Message::Resized(told) => Some(*told),
+            _ => None,
+        });
+        self.said.clear();
+        told.expect("the guest is told")
+    }
+
     /// What the VMM refuses for a reason that passes.
     fn unreachable(&mut self) {
         self.desk.resized(Err(VmmError::Timeout("qemu took more than 10 s in all".into())), 0, self.now);
         self.collect();
     }
-}
-
-fn told(said: &[Message]) -> Resized {
-    let told = said.iter().rev().find_map(|message| match message {
-        Message::Resized(told) => Some(*told),
-        _ => None,
-    });
-    told.expect("the guest is told")
-}
-
-fn approval(request: RequestId) -> Said<'static> {
-    Said::DownscaleAnswer(DownscaleAnswer {
-        request,
-        outcome: DownscaleOutcome::APPROVED,
-        reason: DownscaleReason::ROOM,
-        usage: Bytes(0),
-        headroom: Bytes(0),
-        limit: Bytes(0),
-        retry_after_ms: 0,
-        text: "",
-    })
 }
 
 #[test]
@@ -93,9 +93,7 @@ fn as_114_a_shrink_that_waits_for_its_next_try_ends_with_the_turn() {
         },
     ] {
         let mut play = Play::ready(compute_unit());
-        play.desk.ask(size(1, 1024), size(1, 512), false, play.now);
-        play.collect();
-        play.answer(DownscaleOutcome::APPROVED);
+        play.approved();
         assert_eq!(play.until_told(), size(1, 512));
         play.unreachable();
         assert_eq!(play.desk.status(play.now).state, "resizing", "it is tried again");
@@ -119,9 +117,7 @@ fn a_call_to_the_vmm_that_fails_after_the_turn_is_not_tried_again() {
 #[test]
 fn as_24_a_demand_stops_a_shrink_that_was_approved_and_not_sent() {
     let mut play = Play::ready(compute_unit());
-    play.desk.ask(size(1, 1024), size(1, 512), false, play.now);
-    play.collect();
-    play.answer(DownscaleOutcome::APPROVED);
+    play.approved();
     assert_eq!(play.desk.status(play.now).state, "resizing");
     assert_eq!(play.demand(1024), DemandOutcome::GRANTED);
     play.run(5000);
@@ -131,9 +127,7 @@ fn as_24_a_demand_stops_a_shrink_that_was_approved_and_not_sent() {
 #[test]
 fn as_560_while_the_vmm_is_told_to_shrink_nothing_is_granted_that_it_takes() {
     let mut play = Play::ready(compute_unit());
-    play.desk.ask(size(1, 1024), size(1, 512), false, play.now);
-    play.collect();
-    play.answer(DownscaleOutcome::APPROVED);
+    play.approved();
     assert_eq!(play.until_told(), size(1, 512));
     assert_eq!(play.demand(1024), DemandOutcome::DENIED, "it can not be taken back while it is under way");
     (play.has, play.wish) = (size(1, 512), size(1, 512));
@@ -155,12 +149,7 @@ fn as_413_approval_and_applied_count_only_of_who_is_proven() {
     assert_eq!((play.desk.status(play.now).state.as_str(), play.count("downscale", "timeout")), ("idle", 1));
 
     let mut play = Play::ready(compute_unit());
-    play.demand(2048);
-    assert_eq!(play.until_told(), size(1, 2048));
-    (play.has, play.wish) = (size(1, 2048), size(1, 2048));
-    play.desk.resized(Ok(play.reported()), 0, play.now);
-    play.collect();
-    let told = told(&play.said);
+    let told = play.given();
     let seen = Seen { cpus: 64, memory_total: Bytes::mib(1 << 20), memory_online: None };
     let cause = AppliedCause::NONE;
     let lie = Applied { request: told.request, outcome: AppliedOutcome::APPLIED, cause, seen };
@@ -170,15 +159,9 @@ fn as_413_approval_and_applied_count_only_of_who_is_proven() {
 }
 
 #[test]
-fn what_a_guest_says_keeps_it_from_growing_comes_before_the_host_gives_up() {
+fn what_the_guest_does_not_bring_online_is_stuck_with_its_cause() {
     let mut play = Play::ready(compute_unit());
-    play.demand(2048);
-    assert_eq!(play.until_told(), size(1, 2048));
-    (play.has, play.wish) = (size(1, 2048), size(1, 2048));
-    play.desk.resized(Ok(play.reported()), 0, play.now);
-    play.collect();
-    let told = told(&play.said);
-    play.said.clear();
+    let told = play.given();
     for _ in 0..told.within_ms / 100 {
         if play.next_act() == Some(Act::Observe) {
             play.desk.observed(Ok(play.reported()), play.now);
