@@ -207,7 +207,7 @@ pub struct Counters {
     pub applied: Directions,
     /// Changes that did not come to their end, by reason.
     pub stuck: Stuck,
-    /// From a demand's arrival to the call to the VMM.
+    /// From the arrival of a demand for more than the VMM was asked to give, to the call to it.
     pub demand_to_vmm: Leg,
     /// From the call to the VMM to its answer.
     pub vmm_answer: Leg,

@@ -106,7 +106,10 @@ fn in_vm(rounds: u32) -> Result<Vec<Row>> {
     system.start_daemon()?;
     let dir = system.vm_dir("vm")?;
     let actuator = dir.join(vm::ACTUATOR_SOCKET);
-    let more = format!("[actuator]\nqemu = {actuator:?}\n[scaling]\nmin.memory = \"{FIRST_MIB}MiB\"\n");
+    let more = format!(
+        "[actuator]\nqemu = {actuator:?}\n[scaling]\nmin.memory = \"{FIRST_MIB}MiB\"\n\
+                        compute-unit.goal.unit_memory = \"128MiB\"\ncompute-unit.goal.unit_cpu = \"1\"\n"
+    );
     system.add_instance("vm", &format!("uds = {:?}\n{more}", dir.join("v.sock")))?;
     let port = dir.join("v.sock_5252");
     wait_for("the daemon's socket", || port.exists().then_some(()))?;

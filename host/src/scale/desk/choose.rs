@@ -47,9 +47,11 @@ impl Desk {
             self.observed_us = now.mono_us;
         } else {
             self.resized_us = Some(now.mono_us);
-            if let Some(demand) = self.demand.as_mut().filter(|demand| !demand.acted) {
-                demand.acted = true;
-                self.counters.demand_to_vmm.took(now.since_us(demand.first));
+            if let Phase::Resizing { wanted, was, .. } = self.phase
+                && wanted.max(was) != was
+                && let Some(since) = self.demand.as_mut().and_then(|demand| demand.lacks.take())
+            {
+                self.counters.demand_to_vmm.took(now.since_us(since));
             }
             self.leg = now;
         }

@@ -105,8 +105,8 @@ struct OpenDemand {
     renewed: Now,
     expires_us: u64,
     answer: Option<DemandOutcome>,
-    /// The VMM was asked for it: counted once.
-    acted: bool,
+    /// Since when it is for more than the VMM was asked to give; until the VMM is asked.
+    lacks: Option<Now>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

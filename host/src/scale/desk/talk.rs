@@ -221,7 +221,10 @@ impl Desk {
     fn remember(&mut self, demand: &Demand<'_>, now: Now) {
         let expires_us = now.mono_us.saturating_add(u64::from(demand.expires_ms).min(LONGEST_DEMAND_MS) * 1000);
         let before = self.demand.take().filter(|open| open.id == demand.id);
-        let grew = before.as_ref().is_some_and(|open| demand.cpu > open.cpu || demand.memory > open.memory);
+        let wanted = Size { cpu: demand.cpu.unwrap_or_default(), memory: demand.memory.unwrap_or_default() };
+        let lacks = before.as_ref().and_then(|open| open.lacks).unwrap_or(now);
+        let asked =
+            if self.is_telling() { self.promised(now) } else { self.reported(now).map(|reported| reported.wish) };
         self.demand = Some(OpenDemand {
             id: demand.id,
             cpu: demand.cpu,
@@ -233,7 +236,7 @@ impl Desk {
             renewed: now,
             expires_us,
             answer: before.as_ref().and_then(|open| open.answer),
-            acted: !grew && before.is_some_and(|open| open.acted),
+            lacks: asked.is_none_or(|asked| !asked.covers(wanted)).then_some(lacks),
         });
         self.changed = true;
     }

@@ -320,3 +320,19 @@ fn a_daemon_that_hands_over_says_so_to_who_waits_for_a_resize() {
     let (all, done) = last(&mut steps);
     assert_eq!((done, all.last().unwrap().contains("another daemon takes over")), (Some(false), true));
 }
+
+#[test]
+fn a_demand_s_way_to_the_vmm_is_counted_from_when_it_was_for_more() {
+    let mut play = Play::ready(compute_unit());
+    assert_eq!(play.demand(1024), DemandOutcome::GRANTED, "it has it");
+    play.run(5000);
+    assert_eq!(play.demand(2048), DemandOutcome::GRANTED);
+    play.run(2000);
+    assert_eq!(play.demand(2048), DemandOutcome::GRANTED);
+    play.run(20_000);
+    play.approved();
+    play.run(2000);
+    let leg = play.desk.counters.demand_to_vmm;
+    assert_eq!((play.sent.as_slice(), leg.count), (&[size(1, 2048), size(1, 512)][..], 1));
+    assert!(leg.max_us <= 100_000, "{leg:?}");
+}
