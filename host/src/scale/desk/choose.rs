@@ -1,7 +1,8 @@
 //! What to do next: the step from what is known to the one thing that is begun.
 
 use super::{
-    AFTER_FAILURE_US, Act, Desk, OBSERVE_EVERY_US, OBSERVE_SETTLING_US, Phase, RESIZE_EVERY_US, SETTLE_US, STUCK_US,
+    AFTER_FAILURE_US, Act, Desk, OBSERVE_EVERY_US, OBSERVE_SETTLING_US, OBSERVE_UNKNOWN_US, Phase, RESIZE_EVERY_US,
+    SETTLE_US, STUCK_US,
 };
 use crate::model::Now;
 use crate::scale::policy::{self, Inputs};
@@ -67,7 +68,9 @@ impl Desk {
             return;
         }
         let Some(reported) = self.reported(now) else {
-            self.observe_at_us = self.observe_at_us.min(now.mono_us + OBSERVE_EVERY_US);
+            // Where there is an agent there is a VMM: its first answer is what demands wait for.
+            let every_us = if self.turn.is_some() { OBSERVE_UNKNOWN_US } else { OBSERVE_EVERY_US };
+            self.observe_at_us = self.observe_at_us.min(self.observed_us.saturating_add(every_us)).max(now.mono_us);
             return;
         };
         match self.phase {

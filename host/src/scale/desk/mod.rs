@@ -52,6 +52,8 @@ use informant_wire::size::{Bytes, MilliCpu, Size};
 const OBSERVE_EVERY_US: u64 = 5 * SECOND_US;
 /// And this often while something is to arrive.
 const OBSERVE_SETTLING_US: u64 = SECOND_US / 2;
+/// And this often while an agent is there and the VMM has not answered.
+const OBSERVE_UNKNOWN_US: u64 = SECOND_US;
 /// What the VMM said is believed for so long.
 const OBSERVED_FOR_US: u64 = 15 * SECOND_US;
 /// What was accepted has so long to arrive in the VMM and in the guest.

@@ -336,3 +336,23 @@ fn a_demand_s_way_to_the_vmm_is_counted_from_when_it_was_for_more() {
     assert_eq!((play.sent.as_slice(), leg.count), (&[size(1, 2048), size(1, 512)][..], 1));
     assert!(leg.max_us <= 100_000, "{leg:?}");
 }
+
+#[test]
+fn a_vmm_that_comes_later_than_the_daemon_is_asked_as_soon_as_there_is_an_agent() {
+    let mut play = Play::new(compute_unit());
+    let down = |play: &mut Play| {
+        let error = VmmError::Timeout("nobody listens".into());
+        play.desk.observed(Err(error), play.now);
+    };
+    assert_eq!(play.next_act(), Some(Act::Observe));
+    down(&mut play);
+    let began = play.now;
+    play.resume();
+    play.demand(2048);
+    while play.next_act() != Some(Act::Observe) {}
+    assert!(play.now.since_us(began) <= OBSERVE_UNKNOWN_US);
+    down(&mut play);
+    assert_eq!((0..9).filter(|_| play.next_act().is_some()).count(), 0, "not without a pause");
+    play.run(500);
+    assert_eq!(play.sent, [size(1, 2048)]);
+}
