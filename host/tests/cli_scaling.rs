@@ -70,15 +70,19 @@ fn a_resize_prints_its_steps_and_says_what_is_missing() {
     assert_eq!(*steps.last().unwrap(), "done: the VMM gives 2 CPUs, 1536 MiB; no agent says what came of it");
     let (_, text, _) = run(daemon.path(), &["show", "vm"]);
     assert!(text.contains("command, policy none; this host does not decide now"), "{text}");
-    assert!(text.contains("between 0 CPUs, 0 bytes and 2 CPUs, any memory"), "{text}");
+    assert!(text.contains("at most 2 CPUs, any memory"), "{text}");
     assert!(text.contains("1 CPU, 1 GiB to 2 CPUs, 1536 MiB: a person asked for it"), "{text}");
 
     for (arguments, code, what) in [
         (&["resize", "vm", "--memory", "1GiB"][..], 1, "vm is not resized: no agent that could agree is connected"),
-        (&["resize", "vm", "--cpu", "3"], 1, "is beyond the bounds of this instance"),
+        (
+            &["resize", "vm", "--cpu", "3"],
+            1,
+            "3 CPUs is beyond the bounds of this instance (at most 2 CPUs, any memory); --force",
+        ),
         (&["resize", "plain", "--cpu", "1"], 1, "plain is not resized: this instance has no [actuator]"),
         (&["resize", "other", "--cpu", "1"], 1, "no instance other"),
-        (&["resize", "vm"], 2, "required arguments were not provided"),
+        (&["resize", "vm"], 2, "<--cpu <CPUS>|--memory <SIZE>>"),
         (&["resize", "vm", "--cpu", "two"], 2, "no number of CPUs: write 2, 1.5 or 500m"),
         (&["resize", "vm", "--memory", "2GB"], 2, "write 2GiB, 1536MiB or a number of bytes"),
         (&["controllers", "vm"], 1, "no agent that takes part in scaling has a session"),

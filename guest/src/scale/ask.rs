@@ -189,10 +189,18 @@ impl Asking {
         self.wanted.as_ref()
     }
 
-    /// What became of the last asking; none while an answer is waited for the first time.
+    /// What became of the last asking, as far as it answers who wants this since then; none while that is waited for. That
+    /// there is no more, or nothing of that kind, holds for whoever comes later too, for as long as the host is not to
+    /// be asked again.
     #[must_use]
-    pub const fn outcome(&self) -> Option<Outcome> {
-        self.outcome
+    pub fn outcome_for(&self, wanted: &Wanted, since_us: u64, now_us: u64) -> Option<Outcome> {
+        let (outcome, (asked, _)) = (self.outcome?, self.asked.as_ref()?);
+        let stands = matches!(outcome.outcome, DemandOutcome::UNSUPPORTED | DemandOutcome::AT_MAXIMUM)
+            && now_us < outcome.again_us
+            && (wanted.cpu.is_none() || asked.cpu.is_some())
+            && (wanted.memory.is_none() || asked.memory.is_some())
+            && (wanted.disk.is_none() || asked.disk.is_some());
+        (stands || outcome.asked_us >= since_us).then_some(outcome)
     }
 }
 

@@ -101,11 +101,11 @@ impl Sources {
         })
     }
 
-    /// Since when a source wants what it wants, and whether that is there; none: it wants nothing.
+    /// What a source wants, since when, and whether that is there; none: it wants nothing.
     #[must_use]
-    pub fn state(&self, source: Source) -> Option<(u64, bool)> {
+    pub fn state(&self, source: Source) -> Option<(&Wanted, u64, bool)> {
         let entry = self.entries.iter().find(|entry| entry.source == source)?;
-        Some((entry.since_us, entry.is_met))
+        Some((&entry.wanted, entry.since_us, entry.is_met))
     }
 
     /// When the next one expires.

@@ -236,11 +236,11 @@ impl Scaling {
     /// that was granted, and how long asking again does not help, ms. None: it wants nothing, or it expired.
     #[must_use]
     pub fn outcome_of(&self, source: Source, now_us: u64) -> Option<(DemandOutcome, Size, u32)> {
-        let (since_us, is_met) = self.sources.state(source)?;
+        let (wanted, since_us, is_met) = self.sources.state(source)?;
         if is_met {
             return Some((DemandOutcome::APPLIED, self.present(), 0));
         }
-        Some(match self.asking.outcome().filter(|outcome| outcome.asked_us >= since_us) {
+        Some(match self.asking.outcome_for(wanted, since_us, now_us) {
             None => (DemandOutcome::PENDING, Size::default(), 0),
             Some(outcome) => {
                 let again_ms = outcome.again_us.saturating_sub(now_us) / 1000;

@@ -6,6 +6,7 @@ use super::reading::parse;
 use super::{CommandError, Context, output};
 use crate::publish::scaling::{ResizeRequest, ResizeStep};
 use crate::quantity::{parse_bytes, parse_cpu};
+use clap::ArgGroup;
 use clap::builder::NonEmptyStringValueParser;
 use informant_wire::size::{Bytes, MilliCpu};
 use std::time::Duration;
@@ -17,13 +18,13 @@ const STEP_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Give a VM another number of CPUs or another amount of memory, and print each step on the way
 #[derive(Debug, clap::Args)]
-#[command(after_help = HELP)]
+#[command(after_help = HELP, group(ArgGroup::new("size").args(["cpu", "memory"]).required(true).multiple(true)))]
 pub struct Args {
     /// The instance
     #[arg(value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     name: String,
     /// CPUs: a number, or thousandths with an m (2, 1.5, 500m); rounded up to what the VMM can do
-    #[arg(long, value_name = "CPUS", value_parser = parse_cpu, required_unless_present = "memory")]
+    #[arg(long, value_name = "CPUS", value_parser = parse_cpu)]
     cpu: Option<MilliCpu>,
     /// Memory in all: 2GiB, 1536MiB; rounded up to the VMM's blocks
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

@@ -3,6 +3,7 @@
 use super::escape::escape;
 use super::quantity::{age, clock};
 use crate::publish::scaling::{Amount, Scaling};
+use crate::scale::policy::Bounds;
 use informant_wire::size::{Bytes, MilliCpu, Size};
 use jiff::tz::TimeZone;
 
@@ -33,19 +34,11 @@ pub(super) fn facts(scaling: &Scaling, now_ms: u64, zone: &TimeZone) -> Vec<Stri
         escape(&scaling.state, 40),
         age(scaling.state_age_ms)
     ));
-    if let (Some(min), Some(max)) = (scaling.min, scaling.max)
-        && (min, max) != (Amount::default(), Amount { cpu_milli: u32::MAX, memory_bytes: u64::MAX })
-    {
-        let upper = |amount: Amount| {
-            let cpu =
-                if amount.cpu_milli == u32::MAX { "any CPU".into() } else { MilliCpu(amount.cpu_milli).to_string() };
-            let memory = match amount.memory_bytes {
-                u64::MAX => "any memory".into(),
-                bytes => Bytes(bytes).to_string(),
-            };
-            format!("{cpu}, {memory}")
-        };
-        facts.push(format!("between {} and {}", size(min), upper(max)));
+    if let (Some(min), Some(max)) = (scaling.min, scaling.max) {
+        let bounds = Bounds { min: min.into(), max: max.into() };
+        if bounds != Bounds::NONE {
+            facts.push(bounds.to_string());
+        }
     }
     if let (Some(has), Some(wish)) = (scaling.vmm_has, scaling.vmm_wish) {
         let asked = if has == wish { String::new() } else { format!(", asked for {}", size(wish)) };

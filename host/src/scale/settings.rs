@@ -3,7 +3,7 @@
 use super::policy::{self, Bounds, Policy};
 use crate::config::{nearest, shown};
 use crate::quantity::{parse_bytes, parse_cpu};
-use informant_wire::size::{Bytes, MilliCpu, Size};
+use informant_wire::size::Size;
 use toml::{Table, Value};
 
 /// The checked table.
@@ -15,16 +15,10 @@ pub struct Scaling {
     pub bounds: Bounds,
 }
 
-/// Bounds that nobody has set.
-const ANY: Bounds = Bounds {
-    min: Size { cpu: MilliCpu(0), memory: Bytes(0) },
-    max: Size { cpu: MilliCpu(u32::MAX), memory: Bytes(u64::MAX) },
-};
-
 impl Default for Scaling {
     /// Without the table: nothing decides by itself.
     fn default() -> Self {
-        Self { policy: None, bounds: ANY }
+        Self { policy: None, bounds: Bounds::NONE }
     }
 }
 
@@ -69,7 +63,7 @@ pub fn parse(value: &Value) -> Result<Scaling, ScalingError> {
     if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
         return Err(ScalingError::UnknownKey { key: shown(key), suggestion: nearest(key, &KEYS) });
     }
-    let bounds = Bounds { min: size(table, "min", ANY.min)?, max: size(table, "max", ANY.max)? };
+    let bounds = Bounds { min: size(table, "min", Bounds::NONE.min)?, max: size(table, "max", Bounds::NONE.max)? };
     if !bounds.max.covers(bounds.min) {
         return Err(ScalingError::Crossed);
     }
@@ -117,6 +111,7 @@ fn size(table: &Table, key: &'static str, any: Size) -> Result<Size, ScalingErro
 #[cfg(test)]
 mod tests {
     use super::*;
+    use informant_wire::size::{Bytes, MilliCpu};
 
     fn of(text: &str) -> Result<Scaling, String> {
         let table: Table = text.parse().unwrap();

@@ -167,7 +167,7 @@ fn resize_asks_the_guest_and_prints_each_step() {
     answer(&mut guest, DownscaleOutcome::DENIED, "a build \u{1b}[31mruns");
     let last: Value = serde_json::from_str(&steps.by_ref().map(Result::unwrap).last().unwrap()).unwrap();
     assert_eq!(last["done"], false);
-    assert_eq!(last["step"], "the guest says denied: an advisor: a build \\u{1b}[31mruns");
+    assert_eq!(last["step"], "the guest refuses: an advisor: a build \\u{1b}[31mruns");
     assert!(sent(&daemon).is_empty());
 
     let (_, mut steps) = daemon.post("/v1/instances/vm/resize", r#"{"memory_bytes":536870912,"cpu_milli":2000}"#);

@@ -128,7 +128,7 @@ fn a_demand_goes_to_the_next_controller() {
     asking.answered(&answer(DemandOutcome::DENIED, 60_000), S);
     asking.unanswered(S + 1);
     assert_eq!(asking.due_us(), 2 * S, "what one denied the next may give");
-    assert_eq!(asking.outcome(), None);
+    assert_eq!(asking.outcome, None);
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn an_answer_that_nobody_waits_for_has_no_effect() {
     asking.answered(&answer(DemandOutcome::GRANTED, 0), 0);
     asking.want(Some(wanted(512, 50)), 0);
     asking.answered(&answer(DemandOutcome::AT_MAXIMUM, 60_000), 0);
-    assert_eq!((asking.due_us(), asking.outcome()), (0, None));
+    assert_eq!((asking.due_us(), asking.outcome), (0, None));
 }
 
 proptest! {
@@ -204,5 +204,28 @@ proptest! {
             }
         }
         prop_assert_eq!(taken_back, 1);
+    }
+}
+
+/// Who comes while the host is not to be asked again is not left without an answer.
+#[test]
+fn a_host_s_no_stands_for_who_comes_later() {
+    let mut asking = Asking::new(7);
+    for (outcome, stands) in [
+        (DemandOutcome::UNSUPPORTED, true),
+        (DemandOutcome::AT_MAXIMUM, true),
+        (DemandOutcome::DENIED, false),
+        (DemandOutcome::PARTIAL, false),
+    ] {
+        asking.want(Some(wanted(900, 50)), 0);
+        let now_us = asking.due_us();
+        asking.next(now_us).unwrap();
+        assert!(asking.answered(&answer(outcome, 60_000), now_us));
+        let later = |wanted: &Wanted, now_us| asking.outcome_for(wanted, now_us, now_us).map(|outcome| outcome.outcome);
+        assert_eq!(later(&wanted(900, 50), now_us + S).is_some(), stands, "{outcome:?}");
+        let cpu = Wanted { cpu: Some(informant_wire::size::MilliCpu(2000)), ..wanted(900, 50) };
+        assert_eq!(later(&cpu, now_us + S), None, "that was not asked");
+        assert_eq!(later(&wanted(900, 50), asking.due_us()), None, "it is asked again");
+        assert!(asking.outcome_for(&wanted(900, 50), now_us, now_us + S).is_some(), "who was there before has it");
     }
 }

@@ -1,8 +1,10 @@
 //! `resize` by a person: the same way as a decision of the policy, with each step told.
 
-use super::Desk;
+use super::{Desk, Phase};
 use crate::model::{Now, SECOND_US};
 use crate::publish::scaling::{ResizeRequest, ResizeStep};
+use crate::scale::policy::Bounds;
+use crate::vmm::Retry;
 use informant_wire::size::{Bytes, MilliCpu, Size};
 use tokio::sync::mpsc;
 
@@ -26,14 +28,12 @@ pub enum Refusal {
     #[error("another resize is under way")]
     Busy,
     /// Beyond the bounds.
-    #[error("{wanted} is beyond the bounds of this instance, {min} to {max}; --force goes there all the same")]
+    #[error("{wanted} is beyond the bounds of this instance ({bounds}); --force goes there all the same")]
     Bounds {
-        /// What was asked for.
-        wanted: Size,
-        /// The least.
-        min: Size,
-        /// The most.
-        max: Size,
+        /// What of it.
+        wanted: String,
+        /// The least and the most.
+        bounds: Bounds,
     },
     /// Beyond what the VMM can do.
     #[error("{0}")]
@@ -84,15 +84,15 @@ impl Desk {
             cpu: request.cpu_milli.map_or(reported.wish.cpu, MilliCpu),
             memory: request.memory_bytes.map_or(reported.wish.memory, Bytes),
         };
-        let (min, max) = (settings.bounds.min, settings.bounds.max);
+        let bounds = settings.bounds;
         // What is not asked for may be where it is.
-        let checked = Size {
-            cpu: request.cpu_milli.map_or(min.cpu, MilliCpu),
-            memory: request.memory_bytes.map_or(min.memory, Bytes),
-        };
-        let is_within = checked.covers(min) && max.covers(checked);
-        if !is_within && !request.force {
-            return Err(Refusal::Bounds { wanted: checked, min, max });
+        let cpu = request.cpu_milli.map(MilliCpu).filter(|cpu| !(bounds.min.cpu..=bounds.max.cpu).contains(cpu));
+        let memory =
+            request.memory_bytes.map(Bytes).filter(|memory| !(bounds.min.memory..=bounds.max.memory).contains(memory));
+        let beyond: Vec<_> =
+            cpu.map(|cpu| cpu.to_string()).into_iter().chain(memory.map(|memory| memory.to_string())).collect();
+        if !beyond.is_empty() && !request.force {
+            return Err(Refusal::Bounds { wanted: beyond.join(", "), bounds });
         }
         let target = reported.can.target(wanted).map_err(|error| Refusal::Vmm(error.to_string()))?;
         let cpu = request.cpu_milli.map(|_| target.cpu);
@@ -105,6 +105,8 @@ impl Desk {
         );
         self.denied = None;
         self.not_before_us = now.mono_us;
+        // Who asks now may have mended what was wrong.
+        self.retry = Retry::default();
         self.changed = true;
         self.advance(now);
         Ok(())
@@ -141,6 +143,10 @@ impl Desk {
         if self.command.as_ref().is_some_and(late) {
             let seconds = DEADLINE_US / SECOND_US;
             self.finish_command(false, format!("not there after {seconds} s; given up"), now);
+            // Nor is the VMM told any more, if it has not been.
+            if matches!(self.phase, Phase::Resizing { .. }) && !self.is_telling() {
+                self.enter(Phase::Idle, now);
+            }
         }
     }
 }

@@ -328,8 +328,12 @@ impl Desk {
         } else {
             self.not_before_us = now.mono_us + retry_us;
         }
-        let said = answer.outcome.name().unwrap_or("no").replace('_', " ");
-        self.finish_command(false, format!("the guest says {said}: {why}"), now);
+        let said = match answer.outcome {
+            DownscaleOutcome::DENIED => "the guest refuses",
+            DownscaleOutcome::NOT_READY => "the guest is not ready to say",
+            _ => "the guest can not say",
+        };
+        self.finish_command(false, format!("{said}: {why}"), now);
     }
 
     /// Tells the guest what the VMM gives.

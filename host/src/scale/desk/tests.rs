@@ -270,10 +270,7 @@ fn a_person_is_told_each_step_and_a_denial_with_its_numbers() {
     play.answer(DownscaleOutcome::DENIED);
     let (all, done) = last(&mut steps);
     assert_eq!(done, Some(false));
-    assert_eq!(
-        all.last().unwrap(),
-        "the guest says denied: 800 MiB in use and 100 MiB to spare do not fit into 816 MiB"
-    );
+    assert_eq!(all.last().unwrap(), "the guest refuses: 800 MiB in use and 100 MiB to spare do not fit into 816 MiB");
     assert!(play.sent.is_empty());
     let mut steps = play.command(512, false);
     play.answer(DownscaleOutcome::APPROVED);

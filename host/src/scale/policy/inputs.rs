@@ -3,6 +3,7 @@
 
 use super::trend::Trend;
 use informant_wire::size::{Bytes, MilliCpu, Size};
+use std::fmt;
 
 /// Between which sizes a VM may be. What it has now may lie outside; a `max` below `min` counts as `min`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,6 +12,28 @@ pub struct Bounds {
     pub min: Size,
     /// At most.
     pub max: Size,
+}
+
+impl Bounds {
+    /// No bounds.
+    pub const NONE: Self = Self {
+        min: Size { cpu: MilliCpu(0), memory: Bytes(0) },
+        max: Size { cpu: MilliCpu(u32::MAX), memory: Bytes(u64::MAX) },
+    };
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (min, Size { cpu, memory }) = (self.min, self.max);
+        let cpu = if cpu == Self::NONE.max.cpu { "any CPU".to_owned() } else { cpu.to_string() };
+        let memory = if memory == Self::NONE.max.memory { "any memory".to_owned() } else { memory.to_string() };
+        match (min == Self::NONE.min, self.max == Self::NONE.max) {
+            (true, true) => write!(f, "any size"),
+            (true, false) => write!(f, "at most {cpu}, {memory}"),
+            (false, true) => write!(f, "at least {min}"),
+            (false, false) => write!(f, "between {min} and {cpu}, {memory}"),
+        }
+    }
 }
 
 /// What the guest measured.

@@ -356,3 +356,22 @@ fn a_vmm_that_comes_later_than_the_daemon_is_asked_as_soon_as_there_is_an_agent(
     play.run(500);
     assert_eq!(play.sent, [size(1, 2048)]);
 }
+
+#[test]
+fn a_person_waits_for_no_back_off_and_what_they_gave_up_is_not_done() {
+    let mut play = Play::ready(None);
+    let mut steps = play.command(2048, false);
+    assert_eq!(play.until_told(), size(1, 2048));
+    play.desk.resized(Err(VmmError::Refused("no such VM".into())), 0, play.now);
+    assert_eq!(last(&mut steps).1, Some(false));
+    let mut steps = play.command(2048, false);
+    play.run(2000);
+    assert_eq!((last(&mut steps).1, play.sent.as_slice()), (Some(true), &[size(1, 2048)][..]));
+
+    let steps = play.command(3072, false);
+    assert_eq!(play.until_told(), size(1, 3072));
+    play.unreachable();
+    drop(steps);
+    play.run(60_000);
+    assert_eq!(play.sent, [size(1, 2048)], "nobody waits for it");
+}
